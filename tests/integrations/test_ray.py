@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from tests.support import eventually, find_live, finished, value
 from tests.support.cli import Process, make_folder
 from tidemill import App
+from tidemill.core.errors import ConfigError
 from tidemill.engine.application.load_app import load_app
 from tidemill.store.database import Database
 
@@ -283,3 +285,33 @@ async def test_no_job_is_placed_on_a_node_that_was_lost(cluster: Any) -> None:
         assert nodes() == {each["NodeID"] for each in ray.nodes() if each["Alive"]} - {node}
     finally:
         ray.shutdown()
+
+
+async def test_a_node_that_cannot_connect_to_the_worker_is_a_lost_attempt_that_says_so(
+    cluster: Any, folder: Path
+) -> None:
+    import ray
+
+    from tidemill.engine.worker.isolation import MachineLost
+    from tidemill.integrations.ray.cluster import RaySlot
+    from tidemill.integrations.ray.lost_nodes import LostNodes
+    from tidemill.integrations.ray.remote_slot import run_slot
+
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = closed.getsockname()
+    ray.init(address=cluster.address, logging_level=logging.ERROR, ignore_reinit_error=True)
+    try:
+        run: Any = ray.remote(max_retries=0)(run_slot)
+        with pytest.raises(MachineLost, match=f"cannot connect to the worker at 127.0.0.1:{address[1]}: .*refused"):
+            await RaySlot(run.remote(str(folder / "app.py"), address, b""), LostNodes()).ended()
+    finally:
+        ray.shutdown()
+
+
+@pytest.mark.parametrize("address", ["ray://head:10001", "auto"])
+def test_an_address_of_rays_client_is_refused(address: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tidemill.integrations.ray.cluster import connect
+
+    monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
+    with pytest.raises(ConfigError, match="ray://head:10001 is an address for Ray's client"):
+        connect(address, str(folder / "app.py"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -26,6 +27,7 @@ APP = """
 import os
 import threading
 import time
+from pathlib import Path
 from tidemill import App, current_job
 
 app = App("slots")
@@ -47,6 +49,17 @@ def leave() -> None:
 def hold() -> None:
     current_job().report(0.1, "begun")
     time.sleep(3600)
+
+
+@app.task
+def report_again(file: str) -> str:
+    current_job().report(0.1, "begun")
+    while not Path(file).exists():
+        time.sleep(0.01)
+    for n in range(100):
+        current_job().report(n / 100, "again")
+    Path(file).write_text("all reported")
+    return "done"
 
 
 @app.task
@@ -100,7 +113,7 @@ class Cluster:
     def __init__(self, app: Path) -> None:
         self._app = app
         self.started: list[ProcessSlot] = []
-        self.slots = ClusterSlots(self._start, lambda: "127.0.0.1")
+        self.slots = ClusterSlots(self._start, socket.create_server(("127.0.0.1", 0)))
         self.notes: list[str | None] = []
 
     def _start(self, _needs: Resources, address: tuple[str, int], hello: bytes) -> ProcessSlot:
@@ -209,6 +222,27 @@ async def test_a_job_whose_connection_is_lost_is_lost_with_its_machine(
     held.slot.close()
     with pytest.raises(MachineLost, match="connection"):
         await held.outcome
+
+
+async def test_reports_that_cannot_be_sent_are_no_error_of_the_task(cluster: Cluster, tmp_path: Path) -> None:
+    file = tmp_path / "go on"
+    job = await cluster.submit("report_again", file=str(file))
+    await eventually(lambda: "begun" in cluster.notes)
+    assert job.slot is not None
+    job.slot.close()
+    file.touch()
+    with pytest.raises(MachineLost, match="connection"):  # Not ChildDied: the slot ends as usual.
+        await job.outcome
+    assert file.read_text() == "all reported"
+
+
+async def test_a_connection_that_says_nothing_is_closed(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots_module, "HELLO_SECONDS", 0.1)
+    await cluster.slots.open()
+    reader, writer = await asyncio.open_connection(*cluster.slots._address)
+    async with asyncio.timeout(5):
+        assert await reader.read() == b""
+    writer.close()
 
 
 async def test_only_slots_of_this_worker_may_connect(cluster: Cluster) -> None:

@@ -40,19 +40,24 @@ class PooledConnection(KnownTypesConnection):
             return await call(query, *args, **options)
 
 
-#: How long a server may stay silent: keepalives after 10 s, 4 times; the user timeout is in ms.
+#: How long the other end may stay silent: keepalives after 10 s, 4 times; the user timeout is in ms.
 _SILENCE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 30_000}
 
 
 def watched(connection: asyncpg.Connection) -> asyncpg.Connection:
-    """Enable keepalives: otherwise a read from a vanished host blocks forever."""
+    """Enable keepalives on a connection to PostgreSQL."""
     sock = connection._transport.get_extra_info("socket")  # pyright: ignore[reportAttributeAccessIssue]
     if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in _SILENCE.items():
-            if hasattr(socket, option):  # Not every system has all of them.
-                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+        enable_keepalives(sock)
     return connection
+
+
+def enable_keepalives(sock: socket.socket) -> None:
+    """Let a TCP connection to a vanished host fail in half a minute: otherwise a read from it blocks forever."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _SILENCE.items():
+        if hasattr(socket, option):  # Not every system has all of them.
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 async def set_types(connection: asyncpg.Connection, codec: PayloadCodec | None) -> None:

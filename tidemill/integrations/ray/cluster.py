@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ except ImportError as error:
     raise ConfigError("jobs on a Ray cluster need the extra of that name: pip install 'tidemill[ray]'") from error
 
 from tidemill.integrations.ray.lost_nodes import LostNodes
-from tidemill.integrations.ray.remote_slot import run_slot
+from tidemill.integrations.ray.remote_slot import WorkerUnreachable, run_slot
 from tidemill.integrations.ray.slots import ClusterSlots, SlotJob
 
 NOT_SHIPPED = [".git", ".venv", "venv", ".tidemill", "node_modules", "__pycache__"]
@@ -36,12 +37,13 @@ WAITS_AFTER = 2.0  # Seconds after which a job says that it waits for room in th
 class RayCluster:
     """A connected cluster. `most` limits how many jobs run there at once; without it, the cluster's processors do."""
 
-    def __init__(self, most: int | None, app: str) -> None:
+    def __init__(self, most: int | None, app: str, listening: socket.socket) -> None:
+        """`listening` is where slots connect to."""
         self._most = most
         self._app = app
         self._remote: Any = ray.remote(max_retries=0)(run_slot)
         self._lost = LostNodes()
-        self._slots = ClusterSlots(self._start_slot, _own_address)
+        self._slots = ClusterSlots(self._start_slot, listening)
 
     def capacity(self) -> int:
         """How many jobs the cluster has room for now; a cluster may grow and shrink."""
@@ -59,10 +61,10 @@ class RayCluster:
                 job.budget, job.stall = budget, stall
                 job.beat()
 
-        work = SlotJob(encode(order_of(task, args, job)), tell)
-        waits = asyncio.get_running_loop().call_later(WAITS_AFTER, _say_waiting, job, work, needs)
         await self._slots.open()
+        work = SlotJob(encode(order_of(task, args, job)), tell)
         self._slots.submit(needs, work)
+        waits = asyncio.get_running_loop().call_later(WAITS_AFTER, _say_waiting, job, work, needs)
         try:
             return result_of(await work.outcome)
         except asyncio.CancelledError:
@@ -104,9 +106,12 @@ def connect(address: str, source: str | None, *, most: int | None = None) -> Ray
     if source is None:
         raise ConfigError("jobs on a Ray cluster need an application in a file or module that its machines can load")
     folder, app = _code(source)
-    if address.startswith("ray://"):
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS") or address  # As Ray does.
+    if "://" in address:
         raise ConfigError(
-            f"{address} is an address for Ray's client: run the worker on a machine of the cluster, with --ray auto"
+            f"{address} is an address for Ray's client, whose jobs could not connect to the worker: run the worker on "
+            "a machine of the cluster, with --ray auto or --ray HOST:PORT"
         )
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
@@ -118,7 +123,7 @@ def connect(address: str, source: str | None, *, most: int | None = None) -> Ray
         )
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise ConfigError(f"the Ray cluster at {address} cannot be reached: {error}") from error
-    return RayCluster(most, app)
+    return RayCluster(most, app, _listen())
 
 
 def _code(source: str) -> tuple[Path, str]:
@@ -144,10 +149,15 @@ def _say_waiting(job: RunningJob, work: SlotJob, needs: Resources) -> None:
         job.report(None, f"waits for room in the Ray cluster: it needs {needs}")
 
 
-def _own_address() -> str:
-    """The address under which the nodes of the cluster know this machine."""
+def _listen() -> socket.socket:
+    """Listen at the address under which the nodes of the cluster know this machine, on a free port."""
     mine = ray.get_runtime_context().get_node_id()
-    return next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == mine)
+    host = next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == mine)
+    try:
+        return socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        ray.shutdown()
+        raise ConfigError(f"the worker cannot listen at {host}, its address in the Ray cluster: {error}") from error
 
 
 async def _ended(running: Any) -> None:
@@ -160,6 +170,9 @@ async def _ended(running: Any) -> None:
         raise ChildDied("the process of the Ray cluster that ran it died") from error
     except exceptions.OutOfMemoryError as error:
         raise ChildDied("its process was ended: its machine in the Ray cluster was out of memory") from error
-    except exceptions.RayTaskError as error:  # The application could not be loaded there.
+    except exceptions.RayTaskError as error:
         cause = error.cause if isinstance(error.cause, BaseException) else error
+        if isinstance(cause, WorkerUnreachable):
+            raise MachineLost(str(cause)) from error
+        # The application could not be loaded there.
         raise TaskError((type(cause).__qualname__,), f"on the Ray cluster: {cause}", str(error)) from error

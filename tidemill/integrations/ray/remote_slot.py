@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from contextvars import copy_context
 from functools import lru_cache
 
@@ -18,6 +18,7 @@ from tidemill.engine.application.workflow_access import grant_access
 from tidemill.engine.telemetry.logs import configure_logs
 from tidemill.engine.worker.isolated_child import OrderedJobs
 from tidemill.engine.worker.isolation import ChildOrder, ChildReport
+from tidemill.store.connection_setup import enable_keepalives
 
 SIZE_BYTES = 4  # Each message is preceded by its length.
 CONNECT_SECONDS = 30.0
@@ -30,14 +31,16 @@ class SlotHello(msgspec.Struct, array_like=True):
     slot: int
 
 
+class WorkerUnreachable(Exception):
+    """A node of the cluster cannot connect to the worker."""
+
+
 def run_slot(app_path: str, address: tuple[str, int], hello: bytes) -> None:
     """Run jobs until the worker closes the connection."""
     declared, jobs = _application(app_path)
-    with socket.create_connection(address, CONNECT_SECONDS) as connection:
-        connection.settimeout(None)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection.sendall(framed(hello))
+    with _connect(address) as connection:
+        with suppress(OSError):  # Reading says that the connection is lost.
+            connection.sendall(framed(hello))
         reports = SlotReports(connection)
         while (data := _read_message(connection)) is not None:
             context = copy_context()
@@ -62,8 +65,9 @@ class SlotReports:
     def send(self, job: int, report: ChildReport) -> None:
         with self._sending:
             if job == self._job:
-                self._connection.sendall(framed(encode(report)))
-                self._job += report.is_outcome  # Its last word.
+                with suppress(OSError):  # A lost connection is no error of the task: the worker ends the slot.
+                    self._connection.sendall(framed(encode(report)))
+                self._job += report.is_outcome  # Nothing follows an outcome.
 
 
 class JobReports:
@@ -82,8 +86,23 @@ def framed(data: bytes) -> bytes:
     return len(data).to_bytes(SIZE_BYTES) + data
 
 
+def _connect(address: tuple[str, int]) -> socket.socket:
+    host, port = address
+    try:
+        connection = socket.create_connection(address, CONNECT_SECONDS)
+    except OSError as error:
+        node = socket.gethostname()
+        raise WorkerUnreachable(
+            f"{node} in the Ray cluster cannot connect to the worker at {host}:{port}: {error}"
+        ) from error
+    connection.settimeout(None)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    enable_keepalives(connection)
+    return connection
+
+
 def _read_message(connection: socket.socket) -> bytes | None:
-    """The next message; None if the worker has closed the connection."""
+    """The next message; None if the connection was closed or lost."""
     size = _read_exactly(connection, SIZE_BYTES)
     return None if size is None else _read_exactly(connection, int.from_bytes(size))
 
@@ -93,7 +112,7 @@ def _read_exactly(connection: socket.socket, size: int) -> bytes | None:
     while len(data) < size:
         try:
             part = connection.recv(size - len(data))
-        except ConnectionError:
+        except OSError:
             return None
         if not part:
             return None

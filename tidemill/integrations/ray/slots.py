@@ -10,25 +10,24 @@ from __future__ import annotations
 import asyncio
 import hmac
 import secrets
+import socket
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from typing import Protocol, cast
 
-import structlog
-
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import PayloadError
 from tidemill.core.limits.resources import Resources
 from tidemill.engine.worker.isolation import ChildReport, MachineLost
 from tidemill.integrations.ray.remote_slot import SIZE_BYTES, SlotHello, framed
-
-log = structlog.get_logger("tidemill.ray")
+from tidemill.store.connection_setup import enable_keepalives
 
 IDLE_SECONDS = 0.5  # A slot without a job is kept so long.
 SLOT_SECONDS = 10.0  # After so long a slot ends with its job: Ray places it anew, in turn with others.
-MOST_HELLO = 1000  # bytes
+MAX_HELLO_BYTES = 1000
+HELLO_SECONDS = 10.0  # A connection that has not said by then which slot it is from is closed.
 LOST_AFTER = 5.0  # Seconds for Ray to say what became of a slot whose connection is lost.
 
 
@@ -87,6 +86,7 @@ class ClusterSlot:
         self.follower: asyncio.Task[None] | None = None
         self.connection: SlotConnection | None = None
         self.began = self.idle_since = time.monotonic()
+        self.cutting_off: asyncio.TimerHandle | None = None
         self.is_cut_off = False
 
     def give(self, job: SlotJob) -> None:
@@ -123,13 +123,15 @@ class SlotConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.WriteTransport, transport)
+        enable_keepalives(transport.get_extra_info("socket"))
+        self._greeting = asyncio.get_running_loop().call_later(HELLO_SECONDS, self.close)
 
     def data_received(self, data: bytes) -> None:
         self._data += data
         while len(self._data) >= SIZE_BYTES:
             size = int.from_bytes(self._data[:SIZE_BYTES])
             end = SIZE_BYTES + size
-            if self._slot is None and size > MOST_HELLO:
+            if self._slot is None and size > MAX_HELLO_BYTES:
                 self.close()
                 return
             if len(self._data) < end:
@@ -140,11 +142,13 @@ class SlotConnection(asyncio.Protocol):
                 self._slots.take_report(self._slot, decode(message, ChildReport))
             elif (slot := self._slots.greet(message, self)) is not None:
                 self._slot = slot
+                self._greeting.cancel()
             else:
                 self.close()
                 return
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._greeting.cancel()
         if self._slot is not None:
             self._slots.lose_connection(self._slot)
 
@@ -160,33 +164,34 @@ class SlotConnection(asyncio.Protocol):
 class ClusterSlots:
     """All slots of a worker. Runs on its event loop."""
 
-    def __init__(self, start: StartSlot, host: Callable[[], str]) -> None:
-        """`host` is the address of this machine that the cluster's nodes reach."""
+    def __init__(self, start: StartSlot, listening: socket.socket) -> None:
+        """`listening` is at an address of this machine that the cluster's nodes reach."""
         self._start = start
-        self._host = host
+        self._listening = listening
         self._secret = secrets.token_hex(16)
         self._server: asyncio.Server | None = None
         self._opening = asyncio.Lock()
         self._context = copy_context()  # Slots outlive the jobs in whose contexts they are started.
-        self._address = "", 0
+        self._address: tuple[str, int] = listening.getsockname()[:2]
         self._kinds: dict[bytes, SlotKind] = {}
         self._slots: dict[int, ClusterSlot] = {}
         self._last = 0
         self._sweeping: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
-        """Listen for slots."""
+        """Let slots connect."""
         async with self._opening:
             if self._server is None:
-                host = await asyncio.to_thread(self._host)
-                listening = asyncio.get_running_loop().create_server(lambda: SlotConnection(self), host, 0)
-                self._server = await asyncio.create_task(listening, context=self._context)
-                self._address = host, self._server.sockets[0].getsockname()[1]
+                serving = asyncio.get_running_loop().create_server(lambda: SlotConnection(self), sock=self._listening)
+                self._server = await asyncio.create_task(serving, context=self._context)
 
     async def close(self) -> None:
         """Close all connections: idle slots end, and Ray ends the others with this driver."""
         if self._server is not None:
             self._server.close()
+        self._listening.close()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
         followers = [slot.follower for slot in self._slots.values() if slot.follower is not None]
         for slot in self._slots.values():
             slot.close()
@@ -251,8 +256,9 @@ class ClusterSlots:
         """Without a connection a slot is of no use; Ray says what has become of its job."""
         if slot in slot.kind.idle:
             slot.kind.idle.remove(slot)
-        if slot.job is not None:
-            asyncio.get_running_loop().call_later(LOST_AFTER, slot.cut_off, context=self._context)
+        if slot.job is not None and slot.follower is not None and not slot.follower.done():
+            later = asyncio.get_running_loop().call_later(LOST_AFTER, slot.cut_off, context=self._context)
+            slot.cutting_off = later
 
     def _start_slot(self, kind: SlotKind) -> None:
         for other in self._kinds.values():
@@ -272,6 +278,9 @@ class ClusterSlots:
             await task.ended()
         except Exception as raised:  # noqa: BLE001 - it is the outcome of the job
             error = error if slot.is_cut_off else raised
+        finally:
+            if slot.cutting_off is not None:
+                slot.cutting_off.cancel()
         del self._slots[number]
         kind = slot.kind
         if slot in kind.idle:
