@@ -22,7 +22,6 @@ from tidemill.engine.event_wait import wait_for_event
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage
 from tidemill.pipelines.reducer.facts import PipelineFacts
 from tidemill.pipelines.reducer.plan import Adoption, BuildPlan, BuildStep
-from tidemill.pipelines.reducer.reasons import Deleted
 from tidemill.pipelines.reducer.staleness import StateRecord, input_key, input_pairs
 from tidemill.pipelines.runner.build_containment import BuildContainment
 from tidemill.pipelines.runner.build_session import BuildSession
@@ -32,6 +31,7 @@ from tidemill.pipelines.runner.local_builder import LocalBuilder
 from tidemill.pipelines.runner.log import log
 from tidemill.pipelines.runner.slots import Slots
 from tidemill.pipelines.stores.manifest_writer import Manifests
+from tidemill.pipelines.view.output_check import check_outputs
 from tidemill.pipelines.view.pipeline_view import PipelineView
 from tidemill.store.database import Database
 from tidemill.store.states import states as rows
@@ -172,9 +172,11 @@ class Driver:
 
     async def act(self, plan: BuildPlan) -> None:
         """Carry out a plan: adopt and build states."""
+        plan = await check_outputs(self.pipeline_view, plan)
         while known := await self.manifests.recognise(plan):
             await self._adopt(known)
-            plan = self.pipeline_view.plan()  # Their consumers can be recognised now.
+            # Their consumers can be recognised now.
+            plan = await check_outputs(self.pipeline_view, self.pipeline_view.plan())
         await self._adopt(plan.adoptions)
         await self._forget_failures(plan.past_failures)
         by_stage: dict[str, list[BuildStep]] = {}
@@ -255,10 +257,6 @@ class Driver:
         wanted = [Wanted(step.entity, step.version, input_key(step.inputs)) for step in steps]
         leased = await take_leases(self._database, name, stage.name, stage.code.total, holder, wanted)
         mine = [step for step in steps if step.entity in leased.granted]
-        if present := await self._find_in_place(stage, mine):
-            await release_leases(self._database, name, stage.name, holder, present)
-            leased.outdated |= present
-            mine = [step for step in mine if step.entity not in present]
         if leased.intents:
             finished = await finish_intents(
                 self._database, self.pipeline_view.states, mine, leased.intents, self.world,
@@ -293,14 +291,6 @@ class Driver:
             found |= left.keys() & {entity for name, entity in await self._leased_elsewhere() if name == stage.name}
         line.withdraw(found)
         return {entity: left[entity] for entity in found}
-
-    async def _find_in_place(self, stage: Stage, steps: Sequence[BuildStep]) -> set[str]:
-        """The states among these that are there, though they looked deleted: built after the files were scanned."""
-        outputs = {stage.quick_path(s.entity): s.entity for s in steps if isinstance(s.reason, Deleted)}
-        if stage.scatter or not outputs:
-            return set()
-        found = await self.pipeline_view.states.read_signatures(list(outputs))
-        return {entity for path, entity in outputs.items() if found.get(path) is not None}
 
     async def _after(self, stage: Stage, steps: Sequence[BuildStep | Adoption]) -> None:
         """Read what another builder has done to states, and plan them and their consumers again."""
