@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -111,9 +112,22 @@ def test_the_address_of_a_database_is_in_no_arguments_of_the_processes_that_up_s
         process.line("worker started")
         started = [each.cmdline() for each in psutil.Process(process.pid).children(recursive=True)]
         roles = [words for words in started if words[0] == "tidemill"]
-        assert len(roles) >= 4
+        assert len(roles) >= 3
         assert not any(url in word for words in started for word in words)
         assert "no jobs" in ok(folder, "jobs", "--database-url", url)
     finally:
         process.close()
         server.drop(url)
+
+
+def test_json_logs_have_an_event_that_says_where_it_serves(database_url: str, tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "json", database_url=database_url)
+    maintenance = Process(folder, "maintenance", "app.py")
+    server = Process(folder, "server", "app.py", "--trust-local", "--port", "0", TIDEMILL_LOG_FORMAT="json")
+    try:
+        event = json.loads(server.line('"serving"'))
+        assert (event["event"], event["url"]) == ("serving", url_of(server))
+        assert httpx.get(f"{event['url']}/livez").status_code == 200
+    finally:
+        server.close()
+        maintenance.close()

@@ -20,10 +20,11 @@ from cyclopts.exceptions import UnknownCommandError, UnusedCliTokensError
 
 from tidemill.cli.overview import ABOUT, COMMANDS, HELP, command_name, overview
 from tidemill.core.errors import TidemillError
+from tidemill.engine.containment.exit_status import EXIT_USAGE
 from tidemill.version import VERSION
 
 DEBUG = "TIDEMILL_DEBUG"
-EXIT_USAGE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 2, 130, 141
+EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 130, 141
 
 
 def build(*, whole: bool = False) -> App:

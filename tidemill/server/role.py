@@ -16,7 +16,6 @@ import uvicorn
 from tidemill.app import App
 from tidemill.core.errors import ConfigError
 from tidemill.engine.roles.role import Life
-from tidemill.engine.roles.supervisor import report_started
 from tidemill.server.app import build
 from tidemill.server.fair_pool import FairDatabase
 from tidemill.server.listening import listen
@@ -121,7 +120,6 @@ class ApiServer:
         try:
             await self._announce(listening)  # It listens already: a request that comes now waits a moment.
             life.ready()
-            report_started()  # It has no lease that would say so, and pages run code of the application.
             await asyncio.wait([*background, *serving, stopping], return_when=asyncio.FIRST_COMPLETED)
             for task in background:
                 if task.done() and not life.is_stopping:

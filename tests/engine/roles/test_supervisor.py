@@ -11,7 +11,7 @@ import pytest
 
 from tests.support import eventually
 from tests.support.cli import PATIENCE, all_gone
-from tidemill.engine.containment.exit_status import EXIT_MISCONFIGURED
+from tidemill.engine.containment.exit_status import EXIT_MISCONFIGURED, EXIT_USAGE
 from tidemill.engine.roles import supervisor as supervision
 from tidemill.engine.roles.supervisor import PYTHON, ChildSpec, Supervisor, describe_exit, pause_after
 
@@ -26,6 +26,13 @@ PARENT = (
 STARTS_AND_DIES = (
     "from tidemill.engine.roles.supervisor import end_with_supervisor, report_started; import os;"
     "end_with_supervisor(); report_started(); print('started', flush=True); os._exit(3)"
+)
+
+
+FAILS_BEFORE_IT_WORKS = (
+    "from tidemill.engine.roles.supervisor import ALIVE, VARIABLE, end_with_supervisor; import os;"
+    "os.write(int(os.environ[VARIABLE].split(':')[2]), ALIVE); end_with_supervisor();"
+    "print('no', flush=True); os._exit({})"
 )
 
 
@@ -120,6 +127,17 @@ async def test_a_child_that_fails_right_at_its_start_is_given_up(monkeypatch: py
     hopeless = f"print('no'); raise SystemExit({EXIT_MISCONFIGURED})"
     assert await Supervisor(script(hopeless), grace=5, on_line=lines).run() == 1
     assert lines.seen == ["no"]
+
+
+@pytest.mark.parametrize(("status", "lives"), [(EXIT_USAGE, 1), (3, supervision.TRIES)])
+async def test_a_child_that_is_slow_to_fail_at_its_start_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, status: int, lives: int
+) -> None:
+    """Loading an application may take long: only a role that says that it works has started."""
+    monkeypatch.setattr(supervision, "SETTLED", 0.0)
+    lines = Lines()
+    assert await Supervisor(script(FAILS_BEFORE_IT_WORKS.format(status)), grace=5, on_line=lines).run() == 1
+    assert lines.seen == ["no"] * lives
 
 
 async def test_a_line_of_any_length_gets_through() -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Annotated
 
 import msgspec
+import structlog
 from cyclopts import Parameter
 
 from tidemill.app import App
@@ -15,10 +16,13 @@ from tidemill.cli.connection_options import HERE, ConnectionOptions, opened, req
 from tidemill.cli.run.roles import Part, application, run_role
 from tidemill.core.errors import ConfigError
 from tidemill.engine.roles.role import Role, RoleGroup
+from tidemill.engine.telemetry.logs import writes_json
 from tidemill.roles import maintenance_roles
 from tidemill.server.oidc_settings import read_oidc_settings
 from tidemill.server.settings import LOOPBACK, PORT, ServerSettings, check_names, check_proxies
 from tidemill.store.database import Database
+
+log = structlog.get_logger("tidemill.server")
 
 
 def server(
@@ -178,6 +182,8 @@ def _bare(place: ConnectionOptions, name: str) -> App:
 
 
 def _print_url(url: str, link: str | None) -> None:
+    if writes_json():  # Programs that read the log do not read what is printed.
+        log.info("serving", url=url)
     print(f"serving {url}", flush=True)
     if link is not None:
         print(f"open {link} (logs one browser in; `tidemill token link` makes another)", flush=True)

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 
+EXIT_USAGE = 2  # a command that was not understood
 EXIT_FENCED = 70
 EXIT_BUDGET = 75
 EXIT_STALL = 76

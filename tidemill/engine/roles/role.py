@@ -54,6 +54,11 @@ class Life:
 
     def ready(self) -> None:
         """The work serves from now on."""
+        report_started()
+        self._ready.set()
+
+    def end(self) -> None:
+        """The work has ended: nothing waits for it to serve."""
         self._ready.set()
 
     @property
@@ -187,7 +192,7 @@ class Role(Generic[W]):
                 if self._lease is not None:
                     await self._lease.stop_renewing()
         finally:
-            life.ready()
+            life.end()
         if not life.is_fenced:
             await self._end(life.over or "stopped")
         if life.over is not None:
@@ -279,7 +284,7 @@ class RoleGroup:
                 self._life.ready()
                 await asyncio.wait([stopping, *running], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._life.ready()
+            self._life.end()
             stopping.cancel()
 
 

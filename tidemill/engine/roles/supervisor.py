@@ -33,7 +33,7 @@ import msgspec
 import structlog
 
 from tidemill.engine.containment.crash_record import died_in_call, inherit_crash_record, make_crash_memory
-from tidemill.engine.containment.exit_status import EXIT_MISCONFIGURED, EXITS
+from tidemill.engine.containment.exit_status import EXIT_MISCONFIGURED, EXIT_USAGE, EXITS
 from tidemill.engine.roles.fork_service import ForkService, ask_supervisor_at, kill_group
 from tidemill.engine.roles.forking import CAN_COPY, CopiedChild, ForkExecutor, prepare_copies, start_copy
 
@@ -44,7 +44,7 @@ VARIABLE = "TIDEMILL_SUPERVISOR"
 #: What a command of ours is run with.
 PYTHON = (sys.executable, "-m", "tidemill.cli.main")
 FIRST_PAUSE, LONGEST_PAUSE, LONGEST_PAUSE_FOR_CALLS = 0.1, 10.0, 0.5
-SETTLED = 3.0  # a child that has lived this long has started
+SETTLED = 3.0  # a child that does not say when it works has started once it has lived this long
 TRIES = 4  # to start a child that never settles
 KILL_MARGIN = 15.0
 LINE_LIMIT = 64 * 1024
@@ -94,6 +94,8 @@ class Supervisor(msgspec.Struct, eq=False):
     children: dict[str, Child] = {}
     started: set[str] = set()
     """The children that have said that they work: what ends them afterwards is no mistake in how they are started."""
+    heard: set[str] = set()
+    """The children that show signs of life, and so say themselves when they work."""
     failed: bool = False
     threads: ForkExecutor | None = None
     crash_memories: dict[str, int] = {}
@@ -137,9 +139,10 @@ class Supervisor(msgspec.Struct, eq=False):
                     log.error("did not stop well", role=spec.name, why=describe_exit(status))
                 return
             lived_long = loop.time() - born >= SETTLED
-            # One that is misconfigured was only slow to find out.
-            stable = stable or ((lived_long or spec.name in self.started) and status != EXIT_MISCONFIGURED)
-            if lived_long and status != EXIT_MISCONFIGURED:
+            # One that is misconfigured was only slow to find out, and so was one of ours that has never worked.
+            has_started = spec.name in self.started or (lived_long and spec.name not in self.heard)
+            stable = stable or (has_started and status != EXIT_MISCONFIGURED)
+            if lived_long and stable:
                 deaths = 0
             deaths += 1
             # A process that died in user code has started, and the next one will do without that call.
@@ -239,6 +242,8 @@ class Supervisor(msgspec.Struct, eq=False):
             signs = os.read(heard, LINE_LIMIT)
         except BlockingIOError:
             return False
+        if signs:
+            self.heard.add(name)
         if STARTED in signs:
             self.started.add(name)
         return bool(signs)
@@ -278,8 +283,8 @@ def pause_after(deaths: int) -> float:
 
 
 def should_give_up(status: int, deaths: int) -> bool:
-    """Whether a child that never ran for long is not worth another try. Watchdogs and signals prove that it ran."""
-    if status == EXIT_MISCONFIGURED:
+    """Whether a child that has never started is not worth another try. Watchdogs and signals prove that it ran."""
+    if status in (EXIT_MISCONFIGURED, EXIT_USAGE):
         return True
     return status > 0 and status not in EXITS and deaths >= TRIES
 

@@ -15,6 +15,11 @@ from tidemill.engine.worker.context import find_current_job
 from tidemill.engine.worker.log_capture import find_listener, write_line
 
 
+def writes_json() -> bool:
+    """Whether log lines of this process are JSON, for programs to read."""
+    return isinstance(structlog.get_config()["processors"][-1], structlog.processors.JSONRenderer)
+
+
 def configure_logs(
     level: str = "info", form: str = "auto", *, colours: bool | None = None, is_copied: bool = False
 ) -> None:
