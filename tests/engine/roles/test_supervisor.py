@@ -31,7 +31,7 @@ STARTS_AND_DIES = (
 
 FAILS_BEFORE_IT_WORKS = (
     "from tidemill.engine.roles.supervisor import ALIVE, VARIABLE, end_with_supervisor; import os;"
-    "os.write(int(os.environ[VARIABLE].split(':')[2]), ALIVE); end_with_supervisor();"
+    "os.write(int(os.environ[VARIABLE].split(':')[3]), ALIVE); end_with_supervisor();"
     "print('no', flush=True); os._exit({})"
 )
 
