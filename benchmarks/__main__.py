@@ -40,7 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     suites = parser.add_subparsers(dest="suite", required=True, metavar="SUITE")
     options = argparse.ArgumentParser(add_help=False)
-    options.add_argument("--quick", action="store_true", help="under a minute, once the peers are installed")
+    options.add_argument("--quick", action="store_true", help="under two minutes, once the peers are installed")
     options.add_argument("--json", action="store_true", help="only JSON lines on stdout")
     options.add_argument("--peers-only", action="store_true", help="leave ours out, in jobs")
     for name, (help, _) in SUITES.items():
