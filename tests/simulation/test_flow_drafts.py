@@ -6,8 +6,11 @@ import copy
 import time
 from collections import Counter, deque
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
+from pathlib import PurePosixPath
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given, strategies as st
@@ -18,6 +21,7 @@ from tests.support.examples import examples
 from tidemill.flows import StartEvent
 from tidemill.flows.encoding.copies import copy_data
 from tidemill.flows.encoding.snapshot import encode_state
+from tidemill.flows.encoding.values import pack, unpack
 from tidemill.flows.reducer.state.diff import changes, same
 from tidemill.flows.reducer.state.flow_state import FlowState, PendingWrites, Work
 from tidemill.flows.reducer.state.merge import merged
@@ -258,6 +262,38 @@ def test_an_edit_writes_what_has_changed_and_gives_the_edited_state(before: Any,
 @pytest.mark.parametrize(("before", "after"), [(1, True), (1, 1.0), (0, False), ([1], [True]), ({"k": 1}, {"k": 1.0})])
 def test_a_change_of_type_is_a_change(before: Any, after: Any) -> None:
     assert changes(holding({"x": before}), holding({"x": after})) == (("x", after),)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        timedelta(days=1),
+        datetime(2024, 3, 31, 2, 30, tzinfo=UTC),
+        Decimal("1.10"),
+        UUID(int=5),
+        PurePosixPath("/a"),
+        frozenset({1, 2}),
+        1 + 2j,
+    ],
+)
+def test_values_that_were_restored_are_the_same_and_undone_by_element(value: Any) -> None:
+    first, again, third = (unpack(pack(value)) for _ in range(3))
+    assert first is not again
+    assert same({"x": first}, {"x": again})
+    assert merged([first, 1], [1], [again, 1, 2]) == [1, 2], "equal values of another process are found"
+    assert merged({"x": first, "n": 3}, {"x": again, "n": 0}, {"x": third, "n": 5}) == {"x": first, "n": 2}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Decimal("1.1"), Decimal("1.10")),
+        (datetime(2024, 1, 1, 12, tzinfo=UTC), datetime(2024, 1, 1, 13, tzinfo=timezone(timedelta(hours=1)))),
+        (object(), object()),
+    ],
+)
+def test_values_that_are_only_equal_are_not_the_same(one: Any, other: Any) -> None:
+    assert not same(one, other)
 
 
 def test_an_edit_of_one_value_writes_one_value() -> None:

@@ -50,7 +50,7 @@ def same(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, dict):
         return list(one) == list(other) and all(map(same, one.values(), other.values()))
-    if kind in (set, bytearray):
+    if kind in (set, frozenset, bytearray):
         return one == other
     if isinstance(one, BaseModel):
         return (
@@ -60,7 +60,18 @@ def same(one: Any, other: Any) -> bool:
         )
     if isinstance(one, msgspec.Struct):
         return all(same(getattr(one, name), getattr(other, name)) for name in one.__struct_fields__)
-    return is_dataclass(one) and same(attributes_of(one), attributes_of(other))
+    if is_dataclass(one):
+        return same(attributes_of(one), attributes_of(other))
+    return _same_value(one, other)
+
+
+def _same_value(one: Any, other: Any) -> bool:
+    """Compare dates, numbers, paths and the like by value, as a run restored from its journal has other objects."""
+    try:
+        # Equal dates may be in different time zones, equal decimals have different digits.
+        return bool(one == other) and repr(one) == repr(other)
+    except Exception:  # noqa: BLE001 - the code of a class may raise any exception
+        return False
 
 
 def _differ(before: dict[str, Any], name: str, value: Any) -> bool:
