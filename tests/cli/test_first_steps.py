@@ -234,7 +234,7 @@ def test_a_second_application_in_the_database_is_named_by_an_option(folder: Path
         assert "several applications (shop, second): name one of them with --application" in asked.stderr
         assert run(folder, "jobs", TIDEMILL_APPLICATION="second").returncode == 0
         assert run(folder, "token", "list").returncode == 0, "tokens belong to all of them"
-        ok(folder, "queues", "limit", "fetch", "30/m", "--application", "second")
+        ok(folder, "queues", "limit", "default", "30/m", "--application", "second")
         ok(folder, "queues", "limit", "fetch", "none", "--application", "shop")
         assert [row["application"] for row in listing(folder, "audit", "--limit", "2")] == ["shop", "second"]
         assert {row["application"] for row in listing(folder, "audit", "--application", "second")} == {"second"}

@@ -16,7 +16,7 @@ from tidemill.core.errors import NotFoundError
 from tidemill.engine.roles.role import Role
 from tidemill.engine.worker.worker import Worker
 from tidemill.ops import waiting
-from tidemill.ops.jobs.queues import QueueRef, pause_queue, resume_queue
+from tidemill.ops.jobs.queues import LimitQueue, QueueRef, WeighKey, limit_queue, pause_queue, resume_queue, weigh_key
 from tidemill.ops.jobs.workers import ControlWorkers, control_workers
 from tidemill.ops.operator.local import Local
 from tidemill.store.database import Database
@@ -272,3 +272,19 @@ async def test_a_queue_that_nothing_knows_cannot_be_paused_and_one_of_another_pr
     assert (await reader.do(resume_queue, QueueRef(name="next year"))).before == "pause"
     assert job.created
     await reader.close()
+
+
+async def test_a_queue_that_nothing_knows_has_no_limit_and_no_weights(app: App, database: Database) -> None:
+    app.queue("declared", rate="5/s")
+    changes: list[tuple[Any, Any]] = [
+        (limit_queue, LimitQueue(name="mial", rate="10/s")),
+        (limit_queue, LimitQueue(name="mial", rate="10/s", per_key=True)),
+        (limit_queue, LimitQueue(name="mial", rate=None)),
+        (weigh_key, WeighKey(name="mial", fair_key="acme", weight=3)),
+    ]
+    for change, args in changes:
+        with pytest.raises(NotFoundError, match=r"there is no queue 'mial': .*did you mean 'mail'.*app.queue\('mial'"):
+            await app.do(change, args)
+    assert await value(database, "SELECT count(*) FROM tidemill.queue") == 0
+    assert (await app.do(limit_queue, LimitQueue(name="mail", rate="10/s"))).rate == 10
+    assert (await app.do(weigh_key, WeighKey(name="declared", fair_key="acme", weight=3))).weight == 3

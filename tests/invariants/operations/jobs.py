@@ -160,19 +160,23 @@ CASES: dict[str, Case] = {
     ),
     "limit_queue": Case(
         queues.LimitQueue(name="mail", rate="30/m"),
+        two_jobs,
         wrong=(
             queues.LimitQueue(name="mail", rate="fast"),
             queues.LimitQueue(name="mail", rate="1/s", burst=0.1),
             queues.LimitQueue(name="mail", rate="1/s", burst=0.1, per_key=True),
             queues.LimitQueue(name=" ", rate=None),
+            queues.LimitQueue(name="mial", rate="1/s"),
         ),
         command="queues limit mail 30/m",
     ),
     "weigh_key": Case(
         queues.WeighKey(name="mail", fair_key="acme", weight=3),
+        two_jobs,
         wrong=(
             queues.WeighKey(name="mail", fair_key="acme", weight=0),
             queues.WeighKey(name=" ", fair_key="acme", weight=3),
+            queues.WeighKey(name="mial", fair_key="acme", weight=3),
         ),
         command="queues weight mail acme 3",
     ),

@@ -37,7 +37,6 @@ def limit(args: LimitQueue, *, place: ServerOptions = ANYWHERE) -> None:
     place.do(limit_queue, msgspec.structs.replace(args, rate=wanted))
     each = " of each rate key" if args.per_key else ""
     out().print(f"queue {args.name}: {'no limit' if wanted is None else f'at most {wanted}'}{each}")
-    out().print(place.run(lambda at: unused_queue(at, args.name)), style="yellow", end="")
 
 
 @commands.command

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 RECENT = 300.0
 
+_DECLARE = "`app.queue({!r}, ...)` declares the limits and weights of one before it is used"
+_PAUSE = "`tidemill workers pause '*' {}` pauses one before it is used"
+
 QueueName = Annotated[str, doc("The queue.")]
 
 
@@ -115,21 +118,24 @@ async def list_queues(at: Reader, args: ListQueues) -> ListOf[QueueLine]:
 
 
 @operation("PUT /queues/{name}/limit", role="operator")
-async def limit_queue(tx: Transaction, args: LimitQueue) -> Limited:
+async def limit_queue(tx: Transaction, args: LimitQueue, declared: Declarations | None) -> Limited:
     """Limit how fast the jobs of a queue start, over all workers together, from now on."""
     burst = None if args.rate is None else args.burst
     if args.per_key:
         limit = QueueLimit.of(args.name, key_rate=args.rate, key_burst=burst)
+        await _require_known(tx, args.name, declared, _DECLARE)
         await set_key_limit(tx, limit)
         return Limited(limit.key_rate, limit.key_burst)
     limit = QueueLimit.of(args.name, args.rate, burst)
+    await _require_known(tx, args.name, declared, _DECLARE)
     await set_limit(tx, limit)
     return Limited(limit.rate, limit.burst)
 
 
 @operation("PUT /queues/{name}/weight", role="operator")
-async def weigh_key(tx: Transaction, args: WeighKey) -> Weighed:
+async def weigh_key(tx: Transaction, args: WeighKey, declared: Declarations | None) -> Weighed:
     """Set the share that a fair key has of a queue, on all workers, from now on."""
+    await _require_known(tx, args.name, declared, _DECLARE)
     await set_weight(tx, args.name, args.fair_key, args.weight)
     return Weighed(args.fair_key, args.weight)
 
@@ -137,26 +143,26 @@ async def weigh_key(tx: Transaction, args: WeighKey) -> Weighed:
 @operation("POST /queues/{name}/pause", role="operator")
 async def pause_queue(tx: Transaction, args: QueueRef, declared: Declarations | None) -> QueueMode:
     """Let no worker on any host take jobs of a queue; running ones finish."""
-    await _require_known(tx, args.name, declared)
+    await _require_known(tx, args.name, declared, _PAUSE)
     return QueueMode(args.name, await set_control(tx, "*", check_name("queue", args.name), "pause"), "pause")
 
 
 @operation("POST /queues/{name}/resume", role="operator")
 async def resume_queue(tx: Transaction, args: QueueRef, declared: Declarations | None) -> QueueMode:
     """Let workers take jobs of a queue again, on all hosts."""
-    await _require_known(tx, args.name, declared)
+    await _require_known(tx, args.name, declared, _PAUSE)
     return QueueMode(args.name, await set_control(tx, "*", check_name("queue", args.name), "run"), "run")
 
 
-async def _require_known(tx: Transaction, name: str, declared: Declarations | None) -> None:
+async def _require_known(tx: Transaction, name: str, declared: Declarations | None, ahead: str) -> None:
     """Raise a `NotFoundError` for a queue that no worker, task, limit, operator or job names."""
     known = await known_queues(tx, check_name("queue", name))
     if declared is not None:
-        known.update(declared.served_queues())
+        known.update(declared.served_queues(), declared.limits)
     if name not in known:
         raise NotFoundError(
             f"there is no queue {name!r}: no worker serves it, no task names it and it has no jobs"
-            f"{did_you_mean(name, known)}; to pause one before it is used: `tidemill workers pause '*' {name}`"
+            f"{did_you_mean(name, known)}; {ahead.format(name)}"
         )
 
 

@@ -17,8 +17,9 @@ export function EnqueueDialog({ onClose }: { onClose: () => void }) {
   const [choice, setChoice] = useState(NOTHING);
   const [queue, setQueue] = useState("");
   const [delay, setDelay] = useState("");
+  const [rateKey, setRateKey] = useState("");
   const action = useAction<void, Started>({
-    request: () => post<Started>("/jobs", { task: choice.name, args: choice.args, queue: queue.trim() || null, delay: delay.trim() || null }),
+    request: () => post<Started>("/jobs", { task: choice.name, args: choice.args, queue: queue.trim() || null, delay: delay.trim() || null, rate_key: rateKey.trim() || null }),
     message: (job) => (job.created ? `Enqueued job ${job.id}.` : `Job ${job.id} already exists.`),
     onSuccess: (job) => {
       onClose();
@@ -40,6 +41,11 @@ export function EnqueueDialog({ onClose }: { onClose: () => void }) {
         <label>
           <span>Delay</span>
           <input className="field" value={delay} onChange={(event) => setDelay(event.target.value)} placeholder="none, or 10s, 5m" />
+        </label>
+        <label>
+          <span>Rate key</span>
+          <input className="field" value={rateKey} onChange={(event) => setRateKey(event.target.value)} placeholder="the declared one" />
+          <small>Jobs with the same key start at the declared rate together.</small>
         </label>
         {action.error && <ErrorMessage error={action.error} />}
         <Button kind="main" type="submit" busy={action.isPending} disabled={choice.isInvalid}>

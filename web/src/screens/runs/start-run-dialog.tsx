@@ -17,8 +17,9 @@ export function StartRunDialog({ onClose }: { onClose: () => void }) {
   const [choice, setChoice] = useState(NOTHING);
   const [key, setKey] = useState("");
   const [priority, setPriority] = useState("");
+  const [rateKey, setRateKey] = useState("");
   const action = useAction<void, Started>({
-    request: () => post<Started>("/runs", { workflow: choice.name, args: choice.args, unique_key: key.trim() || null, priority: priority === "" ? null : Number(priority) }),
+    request: () => post<Started>("/runs", { workflow: choice.name, args: choice.args, unique_key: key.trim() || null, priority: priority === "" ? null : Number(priority), rate_key: rateKey.trim() || null }),
     message: (run) => (run.created ? `Started run r${run.id}.` : `Run r${run.id} already exists.`),
     onSuccess: (run) => {
       onClose();
@@ -41,6 +42,11 @@ export function StartRunDialog({ onClose }: { onClose: () => void }) {
         <label>
           <span>Priority</span>
           <input className="field" type="number" min={0} max={9} value={priority} onChange={(event) => setPriority(event.target.value)} placeholder="5; 9 goes first" />
+        </label>
+        <label>
+          <span>Rate key</span>
+          <input className="field" value={rateKey} onChange={(event) => setRateKey(event.target.value)} placeholder="the declared one" />
+          <small>Runs with the same key begin at the declared rate together.</small>
         </label>
         {action.error && <ErrorMessage error={action.error} />}
         <Button kind="main" type="submit" busy={action.isPending} disabled={choice.isInvalid}>
