@@ -11,24 +11,16 @@ from collections.abc import Callable
 
 import msgspec
 
-from benchmarks import (
-    chaos,
-    contenders,
-    costs,
-    dags,
-    flows,
-    footprint,
-    growth,
-    jobs,
-    monitors,
-    pipelines,
-    ray_cluster,
-    report,
-    server,
-    server_api,
-    streams,
-    venv,
-)
+from benchmarks import costs, footprint, growth, ray_cluster
+from benchmarks.chaos import suite as chaos
+from benchmarks.dags import suite as dags
+from benchmarks.flows import suite as flows
+from benchmarks.jobs import suite as jobs
+from benchmarks.monitors import suite as monitors
+from benchmarks.pipelines import suite as pipelines
+from benchmarks.server import suite as server_api
+from benchmarks.shared import contenders, postgres, report, venv
+from benchmarks.streams import suite as streams
 
 Rows = list[report.Row]
 
@@ -89,8 +81,8 @@ def run_jobs(arguments: argparse.Namespace) -> Rows:
     venv.ensure()
     plan = jobs.QUICK if arguments.quick else jobs.FULL
     deadline = time.monotonic() + plan.budget_s
-    with server.running() as postgres:
-        return jobs.Run(postgres, plan, deadline=deadline, peers_only=arguments.peers_only).rows()
+    with postgres.running() as server:
+        return jobs.Run(server, plan, deadline=deadline, peers_only=arguments.peers_only).rows()
 
 
 def run_chaos(arguments: argparse.Namespace) -> Rows:
@@ -101,33 +93,33 @@ def run_flows(arguments: argparse.Namespace) -> Rows:
     venv.ensure()
     plan = flows.QUICK if arguments.quick else flows.FULL
     deadline = time.monotonic() + plan.budget_s
-    with server.running() as postgres:
-        return flows.Run(postgres, plan, deadline=deadline).rows()
+    with postgres.running() as server:
+        return flows.Run(server, plan, deadline=deadline).rows()
 
 
 def run_server(arguments: argparse.Namespace) -> Rows:
     plan = server_api.QUICK if arguments.quick else server_api.FULL
-    with server.running() as postgres:
-        return server_api.run(postgres, plan)
+    with postgres.running() as server:
+        return server_api.run(server, plan)
 
 
 def run_dags(arguments: argparse.Namespace) -> Rows:
     venv.ensure()
     plan = dags.QUICK if arguments.quick else dags.FULL
     deadline = time.monotonic() + plan.budget_s
-    with server.running() as postgres:
-        return dags.Run(postgres, plan, deadline=deadline).rows()
+    with postgres.running() as server:
+        return dags.Run(server, plan, deadline=deadline).rows()
 
 
 def run_monitors(arguments: argparse.Namespace) -> Rows:
     venv.ensure()
-    with server.running() as postgres:
-        return monitors.Run(postgres, monitors.QUICK if arguments.quick else monitors.FULL).rows()
+    with postgres.running() as server:
+        return monitors.Run(server, monitors.QUICK if arguments.quick else monitors.FULL).rows()
 
 
 def run_pipelines(arguments: argparse.Namespace) -> Rows:
-    with server.running() as postgres:
-        return pipelines.Run(postgres, pipelines.QUICK if arguments.quick else pipelines.FULL).rows()
+    with postgres.running() as server:
+        return pipelines.Run(server, pipelines.QUICK if arguments.quick else pipelines.FULL).rows()
 
 
 def run_footprint(arguments: argparse.Namespace) -> Rows:
@@ -135,24 +127,24 @@ def run_footprint(arguments: argparse.Namespace) -> Rows:
 
 
 def run_growth(arguments: argparse.Namespace) -> Rows:
-    with server.running() as postgres:
-        return growth.run(postgres, growth.QUICK if arguments.quick else growth.FULL)
+    with postgres.running() as server:
+        return growth.run(server, growth.QUICK if arguments.quick else growth.FULL)
 
 
 def run_streams(arguments: argparse.Namespace) -> Rows:
     venv.ensure()
-    with server.running() as postgres:
-        return streams.Run(postgres, streams.QUICK if arguments.quick else streams.FULL).rows()
+    with postgres.running() as server:
+        return streams.Run(server, streams.QUICK if arguments.quick else streams.FULL).rows()
 
 
 def run_ray(arguments: argparse.Namespace) -> Rows:
-    with server.running() as postgres:
-        return ray_cluster.run(postgres, ray_cluster.QUICK if arguments.quick else ray_cluster.FULL)
+    with postgres.running() as server:
+        return ray_cluster.run(server, ray_cluster.QUICK if arguments.quick else ray_cluster.FULL)
 
 
 def run_costs(arguments: argparse.Namespace) -> Rows:
-    with server.running() as postgres:
-        return costs.run(postgres, costs.QUICK if arguments.quick else costs.FULL)
+    with postgres.running() as server:
+        return costs.run(server, costs.QUICK if arguments.quick else costs.FULL)
 
 
 SUITES: dict[str, tuple[str, Callable[[argparse.Namespace], Rows]]] = {

@@ -17,11 +17,11 @@ import asyncpg
 import msgspec
 import psutil
 
-from benchmarks import report
-from benchmarks.contenders import say
 from benchmarks.growth import Counts
-from benchmarks.ours import install_schema
-from benchmarks.server import Server
+from benchmarks.shared import report
+from benchmarks.shared.contenders import say
+from benchmarks.shared.postgres import Server
+from benchmarks.shared.schema import install_schema
 from tidemill import App
 from tidemill.engine.roles.role import Runnable
 from tidemill.engine.telemetry.logs import configure_logs

@@ -18,9 +18,9 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from benchmarks import report
-from benchmarks.contenders import say
-from benchmarks.venv import ROOT
+from benchmarks.shared import report
+from benchmarks.shared.contenders import say
+from benchmarks.shared.venv import ROOT
 from tidemill.store.embedded.server import EmbeddedServer
 
 DEMO = ROOT / "examples" / "demo" / "app.py"

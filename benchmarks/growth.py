@@ -13,10 +13,12 @@ from typing import Any
 
 import msgspec
 
-from benchmarks import monitors_ours, report
-from benchmarks.contenders import say
-from benchmarks.ours import FILL_HISTORY, install_schema
-from benchmarks.server import Server
+from benchmarks.jobs.ours import FILL_HISTORY
+from benchmarks.monitors import scenarios as monitors
+from benchmarks.shared import report
+from benchmarks.shared.contenders import say
+from benchmarks.shared.postgres import Server
+from benchmarks.shared.schema import install_schema
 from tidemill import App
 from tidemill.core.clock import VirtualClock
 from tidemill.dags import Dag, node
@@ -236,11 +238,11 @@ async def _finished_jobs(dsn: str, size: int, plan: Plan) -> float:
 
 async def _entities(dsn: str, size: int, plan: Plan) -> float:
     """Ticks with an event of one entity each, beside all others, which are quiet."""
-    database = await monitors_ours.open_database(dsn)
-    await monitors_ours.prepare(database, size)
+    database = await monitors.open_database(dsn)
+    await monitors.prepare(database, size)
     clock = VirtualClock(time.time())
-    source = monitors_ours.Steady(clock.now())
-    watch = monitors_ours.counting(source)
+    source = monitors.Steady(clock.now())
+    watch = monitors.counting(source)
     runner = MonitorRunner(database, {watch.name: watch})
     lease = Lease(database, runner.describe, lease_seconds=600.0, heartbeat_seconds=60.0)
     driver = MonitorDriver(database, watch, clock=clock)

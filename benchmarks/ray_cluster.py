@@ -22,8 +22,9 @@ from typing import Any
 import msgspec
 import psutil
 
-from benchmarks import contenders, report, server
-from benchmarks.venv import ROOT
+from benchmarks.shared import contenders, report
+from benchmarks.shared.postgres import Server
+from benchmarks.shared.venv import ROOT
 from tidemill import App
 from tidemill.engine.application.load_app import load_app
 from tidemill.store.database import Database, DatabaseSettings
@@ -72,13 +73,14 @@ class Plan(msgspec.Struct, frozen=True):
     calls: int
 
 
+TOY = Plan(processors=2, tasks=4, rounds=1, calls=1)
 QUICK = Plan(processors=16, tasks=300, rounds=1, calls=20)
 FULL = Plan(processors=64, tasks=2000, rounds=3, calls=100)
 
 
-def run(postgres: server.Server, plan: Plan) -> list[report.Row]:
+def run(server: Server, plan: Plan) -> list[report.Row]:
     """The rows of the suite."""
-    with postgres.database("ray") as dsn, tempfile.TemporaryDirectory() as folder:
+    with server.database("ray") as dsn, tempfile.TemporaryDirectory() as folder:
         return asyncio.run(_measure(dsn, Path(folder), plan))
 
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.counting import CountingProxy
+from benchmarks.shared.counting import CountingProxy
 from tests.support.durable import Ask, Go
 from tests.support.waiting import eventually
 from tidemill import App

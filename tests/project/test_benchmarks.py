@@ -8,24 +8,23 @@ import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from importlib.util import find_spec
+from multiprocessing import get_context
 
 import pytest
 
-from benchmarks import (
-    __main__ as suites,
-    contenders,
-    costs,
-    dags,
-    flows,
-    footprint,
-    growth,
-    jobs,
-    monitors_ours,
-    report,
-    server_api,
-)
-from benchmarks.server import Server
+from benchmarks import __main__ as suites, costs, footprint, growth, ray_cluster
+from benchmarks.chaos import culprits, suite as chaos
+from benchmarks.dags import suite as dags, warm_models
+from benchmarks.flows import suite as flows
+from benchmarks.jobs import flow_control, idle, suite as jobs
+from benchmarks.monitors import suite as monitors
+from benchmarks.pipelines import suite as pipelines
+from benchmarks.server import suite as server_api
+from benchmarks.shared import contenders, report
+from benchmarks.shared.postgres import Server
 from tests.support.processes import ROOT
 from tests.support.server import TestServer
 
@@ -92,9 +91,11 @@ def test_our_part_of_a_contest_runs(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("scenario", ["dispatch", "pglog", "fairness", "live", "microbatch"])
+@pytest.mark.parametrize(
+    "scenario", ["dispatch", "pglog", "fairness", "live", "live_plain", "limit_shared", "replay_fairness", "microbatch"]
+)
 def test_our_part_of_the_streams_runs(scenario: str, empty_database_url: str) -> None:
-    words = [sys.executable, "-m", "benchmarks.streams_ours", scenario, "--dsn", empty_database_url, "--messages", "20"]
+    words = [sys.executable, "-m", "benchmarks.streams.ours", scenario, "--dsn", empty_database_url, "--messages", "20"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])
@@ -129,8 +130,63 @@ def test_the_server_is_measured(toy: ToyServer) -> None:
 
 
 @pytest.mark.long
-def test_ingest_of_monitors_is_measured(empty_database_url: str) -> None:
-    assert asyncio.run(monitors_ours.measure_ingest(empty_database_url, 1)) > 0
+def test_monitors_are_measured(toy: ToyServer) -> None:
+    assert complete(monitors.Run(toy, monitors.TOY).rows())
+
+
+@pytest.mark.long
+def test_pipelines_are_measured(toy: ToyServer) -> None:
+    assert complete(pipelines.Run(toy, pipelines.TOY).rows())
+
+
+@pytest.mark.long
+def test_warm_models_are_measured(toy: ToyServer) -> None:
+    assert complete(warm_models.rows(toy, warm_models.Plan(jobs=2)))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "under", [("history=10", "held_xmin", "delayed=10", "fair=3", "workers=2", "maintenance"), ("batch", "maintenance")]
+)
+def test_our_drain_goes_through_its_circumstances(under: tuple[str, ...], empty_database_url: str) -> None:
+    done = contenders.run(
+        jobs.OURS,
+        empty_database_url,
+        scenarios=("drain",),
+        jobs=20,
+        starts=2,
+        seconds=0.1,
+        timeout=TIMEOUT,
+        under=under,
+    )
+    assert done.failure is None
+    assert done.figures
+
+
+@pytest.mark.long
+def test_an_idle_worker_and_other_ways_to_enqueue_are_measured(toy: ToyServer) -> None:
+    with toy.database("idle") as dsn:
+        assert asyncio.run(idle.measure(dsn, 0.5)).queries_per_s >= 0
+    with toy.database("control") as dsn:
+        assert asyncio.run(flow_control.measure(dsn, 0.1)).fair_wait > 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_jobs_on_ray_are_measured(empty_database_url: str) -> None:
+    if find_spec("ray") is None:
+        pytest.skip("Ray is not installed: no cluster can be started")
+    with ProcessPoolExecutor(1, get_context("spawn")) as apart:  # Ray reads its environment when it is imported.
+        rows = apart.submit(ray_cluster.run, Server(empty_database_url), ray_cluster.TOY).result()
+    assert complete(rows)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_what_is_lost_when_processes_die_is_measured() -> None:
+    rows = {row.name: row for row in chaos.run(chaos.TOY)}
+    assert {"lost", "doubled", "finished_percent", *(f"{fault.name}_kept" for fault in culprits.FAULTS)} <= set(rows)
+    assert (rows["lost"].ours, rows["doubled"].ours) == (0, 0)
 
 
 def complete(rows: list[report.Row]) -> bool:

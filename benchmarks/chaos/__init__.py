@@ -1,0 +1,1 @@
+"""What is lost, and how long recovery takes, when processes die or work misbehaves."""

@@ -1,0 +1,1 @@
+"""Dags beside plain jobs and Prefect, and warm models."""

@@ -1,0 +1,1 @@
+"""Workflows, beside other engines and the raw limit."""

@@ -1,0 +1,1 @@
+"""Jobs, beside other engines and the raw limit."""

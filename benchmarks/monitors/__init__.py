@@ -1,0 +1,1 @@
+"""Ingest, decoders, alerts and backtests of monitors."""

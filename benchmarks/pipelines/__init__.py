@@ -1,0 +1,1 @@
+"""Pipelines of files, beside other build tools."""

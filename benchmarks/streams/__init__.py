@@ -1,0 +1,1 @@
+"""Streams, beside other consumers."""
