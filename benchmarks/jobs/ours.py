@@ -20,14 +20,14 @@ from tidemill.roles import jobs_role
 QUEUE = "bench"
 CONCURRENCY = 200
 
-# Rows like those that finished jobs of this benchmark leave, all in the partition that new ones go to.
+# Rows like those that finished jobs of this benchmark leave, in the partition of the day that is so many days ago.
 FILL_HISTORY = """
 INSERT INTO tidemill.job_history (
-    id, due_at, created_at, started_at, worker_id, attempt, failures, losses, priority, state, queue, task, args,
-    origin, result)
-SELECT nextval('tidemill.job_id_seq'), now(), now(), now(), 0, 1, 0, 0, 5, 'succeeded', 'bench', 'noop',
+    id, due_at, created_at, started_at, finished_at, worker_id, attempt, failures, losses, priority, state, queue,
+    task, args, origin, result)
+SELECT nextval('tidemill.job_id_seq'), day, day, day, day, 0, 1, 0, 0, 5, 'succeeded', 'bench', 'noop',
        json_build_object('n', n), '{"by":"app bench","host":"a-host","pid":4711}', 'null'
-FROM generate_series(1, $1::int) AS n
+FROM generate_series(1, $1::int) AS n, (SELECT now() - make_interval(days => $2::int) AS day)
 """
 
 
@@ -99,7 +99,7 @@ async def an_maintenance(dsn: str, _: int) -> AsyncIterator[None]:
 async def finished_jobs(dsn: str, count: int) -> AsyncIterator[None]:
     """`count` jobs have finished today; vacuumed and on disk, as those of a few minutes ago would be."""
     connection = await asyncpg.connect(dsn)
-    await connection.execute(FILL_HISTORY.replace("$1", str(count)))
+    await connection.execute(FILL_HISTORY.replace("$1", str(count)).replace("$2", "0"))
     await connection.execute("VACUUM (ANALYZE) tidemill.job_history")
     await connection.execute("CHECKPOINT")
     await connection.close()
