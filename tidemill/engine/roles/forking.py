@@ -28,6 +28,8 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
+from tidemill.core.expressions.known_valid import learn_valid, record_valid
+
 T = TypeVar("T")
 
 
@@ -66,7 +68,8 @@ class ForkExecutor(ThreadPoolExecutor):
 
 
 def ask_copy(question: Callable[[], T], kind: type[T]) -> T:
-    """What `question` returns in a copy of this process; what it loads of Tidemill is loaded here as well.
+    """What `question` returns in a copy of this process; what it loads of Tidemill is loaded here as well,
+    and what it finds valid is known here.
 
     If it raises, the copy goes on as this process would have, and this one ends with the same status.
     """
@@ -76,11 +79,11 @@ def ask_copy(question: Callable[[], T], kind: type[T]) -> T:
     memory = os.memfd_create("tidemill-answer")
     pid = _fork()
     if pid == 0:
-        before = set(sys.modules)
+        before, valid = set(sys.modules), record_valid()
         answer = question()
         loaded = [name for name in sys.modules if name not in before and name.startswith(OURS)]
         loaded = [name for name in loaded if not name.startswith(OTHERS)]
-        os.pwrite(memory, msgspec.msgpack.encode((answer, loaded)), 0)
+        os.pwrite(memory, msgspec.msgpack.encode((answer, loaded, valid)), 0)
         atexit._run_exitfuncs()
         flush_output()
         os._exit(0)
@@ -88,7 +91,8 @@ def ask_copy(question: Callable[[], T], kind: type[T]) -> T:
     if status:
         raise SystemExit(status if status > 0 else 128 - status)
     with os.fdopen(memory, "rb") as file:
-        answer, loaded = msgspec.msgpack.decode(file.read(), type=tuple[kind, list[str]])
+        answer, loaded, valid = msgspec.msgpack.decode(file.read(), type=tuple[kind, list[str], set[bytes]])
+    learn_valid(valid)
     for name in loaded:
         import_module(name)
     return answer
@@ -155,8 +159,6 @@ async def start_copy(
 
 def prepare_copies() -> None:
     """Make what all copies need, and leave it out of garbage collections, which would write to its pages."""
-    if (conditions := sys.modules.get("tidemill.core.expressions.conditions")) is not None:
-        conditions.Condition("true")  # The first one takes several megabytes.
     gc.collect()
     gc.freeze()
 
