@@ -20,9 +20,9 @@ from tidemill.store.database import Database
 from tidemill.store.migrate import Chain
 
 if TYPE_CHECKING:
+    from tidemill.engine.runs.run_worker import RunWorker
     from tidemill.engine.worker.isolation import ClusterProcesses
     from tidemill.engine.worker.worker import Worker
-    from tidemill.engine.runs.run_worker import RunWorker
     from tidemill.monitors.runner.runner import MonitorRunner
     from tidemill.streams.runner.dispatcher import ServeStream
 

@@ -21,7 +21,8 @@ SUPERVISOR = """
 import asyncio, json, os, signal, sys, threading
 from tidemill.engine.roles.supervisor import PYTHON, ChildSpec, Supervisor, end_with_supervisor
 
-def child(words):
+def child(spec):
+    words = spec.command[len(PYTHON):]
     supervised = end_with_supervisor()
     seen = {{
         "words": list(words), "argv": sys.argv, "pid": os.getpid(), "parent": os.getppid(),
@@ -54,7 +55,7 @@ async def main():
     loop.add_signal_handler(signal.SIGTERM, lambda: None)
     loop.add_signal_handler(signal.SIGHUP, lambda: None)
     supervisor = Supervisor([ChildSpec("one", (*PYTHON, "one", "--two"), environment={{"GIVEN": "3"}})], grace=5,
-                            on_line=hear, run_command=child)
+                            on_line=hear, run_child=child)
     running = asyncio.create_task(supervisor.run())
     {during}
     status = await running

@@ -50,9 +50,7 @@ class Condition:
         try:
             return _compiled(self.text, self.names)
         except Exception as error:  # the library raises plain RuntimeErrors
-            raise RefError(
-                self._place, f"{self.text!r} is not a valid condition: {_clean_message(error)}"
-            ) from error
+            raise RefError(self._place, f"{self.text!r} is not a valid condition: {_clean_message(error)}") from error
 
     def value(self, context: Mapping[str, Any]) -> Any:
         """Evaluate the expression and return its value as plain data."""

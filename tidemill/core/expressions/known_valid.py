@@ -1,4 +1,4 @@
-"""Which conditions and schemas are known to be valid, so that a process that never evaluates them need not compile them.
+"""Which conditions and schemas are known to be valid: a process that never evaluates them need not compile them.
 
 The engines that compile them take ten megabytes in every process that loads them. A supervisor learns from the copy
 that has loaded the application what was compiled there; its children then compile such an expression when they first
