@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
 from tidemill.core.errors import ConfigError
 from tidemill.sinks import SINK_KINDS
@@ -41,6 +40,8 @@ def is_config(target: str) -> bool:
 
 def read_config(file: str | Path) -> list[Stream]:
     """The streams that a file declares."""
+    import yaml  # Every process loads this module, and few read files.
+
     path = Path(file)
     try:
         text = path.read_text(encoding="utf-8")
