@@ -1,4 +1,7 @@
-"""The roles of an application, made from what it declares: jobs, runs, maintenance with schedules, monitors."""
+"""The roles of an application, made from what it declares: jobs, runs, maintenance with schedules, monitors.
+
+Each loads what it runs when it is made: every process loads this module, and most play one role.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,16 @@ from typing import TYPE_CHECKING, Any
 from tidemill.declarations import DECLARERS, Declarations
 from tidemill.engine.application.workflow_access import granting_access
 from tidemill.engine.models.spec import gpu_max_concurrency, require_model
-from tidemill.engine.roles.maintenance import maintenance_role
 from tidemill.engine.roles.role import Role, RoleGroup, Runnable, run_roles
-from tidemill.engine.roles.scheduler import Scheduler
 from tidemill.engine.roles.supervisor import ChildSpec
 from tidemill.engine.settings import Settings
-from tidemill.engine.worker.isolation import ClusterProcesses
-from tidemill.engine.worker.worker import Worker, worker_role
-from tidemill.ops.runs.cancel import cancel_run_within
 from tidemill.store.database import Database
 from tidemill.store.migrate import Chain
 
 if TYPE_CHECKING:
     from tidemill.engine.runs.run_worker import RunWorker
+    from tidemill.engine.worker.isolation import ClusterProcesses
+    from tidemill.engine.worker.worker import Worker
     from tidemill.monitors.runner.runner import MonitorRunner
     from tidemill.streams.runner.dispatcher import ServeStream
 
@@ -41,6 +41,8 @@ def jobs_role(
 
     Its jobs run in the `cluster`, if there is one; `quarantine` is its process for suspects.
     """
+    from tidemill.engine.worker.worker import Worker, worker_role
+
     wanted = tuple(dict.fromkeys(queues if queues is not None else declared.served_queues()))
     for task in declared.tasks.values():
         require_model(task.options.required_model, declared.models, where=f"task {task.name}: ")
@@ -99,6 +101,10 @@ def runs_role(
 
 def maintenance_roles(database: Database, settings: Settings, declared: Declarations | None = None) -> RoleGroup:
     """Migrations, sweeps and schedules, in one process; of an application, its own migrations and schedules too."""
+    from tidemill.engine.roles.maintenance import maintenance_role
+    from tidemill.engine.roles.scheduler import Scheduler
+    from tidemill.ops.runs.cancel import cancel_run_within
+
     chains: Sequence[Chain] = () if declared is None else declared.chains
     schedules = None if declared is None else declared.stored_schedules()
     templates = None if declared is None else declared.templates

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -25,8 +25,6 @@ from tidemill.engine.application.middleware import surrounded
 from tidemill.engine.jobs.task import Call, Task, TaskRegistry
 from tidemill.engine.runs.durable_run import RunKind, WorkEnd
 from tidemill.engine.runs.run_rate import RateOptions, RunRate
-from tidemill.engine.runs.run_store import PostgresRunStore
-from tidemill.engine.runs.run_worker import RunWorker
 from tidemill.engine.runs.start_options import START_OPTIONS, refuse_job_options, with_start_options
 from tidemill.engine.telemetry.run_trace import starting, traced_origin
 from tidemill.flows.definition.declared import declared
@@ -55,6 +53,10 @@ from tidemill.store.runs.claims import DAG_KIND
 from tidemill.store.runs.run_turn import NewRun
 from tidemill.store.runs.runs import show_run, start_statements, store_run
 from tidemill.store.transaction import transaction
+
+if TYPE_CHECKING:
+    from tidemill.engine.runs.run_store import PostgresRunStore
+    from tidemill.engine.runs.run_worker import RunWorker
 
 _NOT_BOTH = "start was given {} and the keyword {!r}: give one of them"
 
@@ -163,6 +165,8 @@ class Runs:
         return (await self._connections.open()).database
 
     async def _reach_runs(self) -> PostgresRunStore:
+        from tidemill.engine.runs.run_store import PostgresRunStore
+
         return PostgresRunStore(await self._reach())
 
     def declare_dag(self, dag: Dag, rate: RateOptions) -> Dag:

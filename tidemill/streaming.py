@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from typing_extensions import Unpack
 
@@ -27,8 +27,9 @@ from tidemill.store.caller_connection import run_async, run_sync
 from tidemill.store.database import Database
 from tidemill.store.streams.event_log import Entry, append, append_statements
 from tidemill.streams.definition.stream import Stream
-from tidemill.streams.runner.dispatcher import Dispatcher, ServeStream
-from tidemill.streams.runner.role import dispatcher_role
+
+if TYPE_CHECKING:
+    from tidemill.streams.runner.dispatcher import Dispatcher, ServeStream
 
 
 class PublishOptions(TypedDict, total=False):
@@ -68,6 +69,8 @@ class Streams:
         self, database: Database, source: str | None, serve: ServeStream | None = None
     ) -> list[Role[Dispatcher]]:
         """A dispatcher for each stream, for a program that runs everything in one process."""
+        from tidemill.streams.runner.role import dispatcher_role  # only their processes need it
+
         return [dispatcher_role(stream, database, target=source, serve=serve) for stream in self.declared.values()]
 
     async def publish(

@@ -9,27 +9,20 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-import asyncpg
 from cyclopts import Group, Parameter
 
-from tidemill.core.errors import ConfigError, StoreError
+from tidemill.cli.open_database import GIVEN_DATABASE_URL, opened
+from tidemill.core.errors import ConfigError
 from tidemill.engine.settings import Settings, load_settings
-from tidemill.store.database import Database
-from tidemill.store.migrate import wait_for_schema
 
 if TYPE_CHECKING:
     from tidemill.app import App
     from tidemill.ops.operator.http_client import HttpClient
     from tidemill.ops.operator.operation import A, Operation, Operator, R
 
-PATIENCE = 6.0
-SCHEMA_PATIENCE = 2.0
 SERVER, TOKEN, TOKEN_FILE = "TIDEMILL_SERVER", "TIDEMILL_TOKEN", "TIDEMILL_TOKEN_FILE"
-#: How a supervisor hands `--database-url` to its children: arguments of a process are visible to every user.
-GIVEN_DATABASE_URL = "TIDEMILL_GIVEN_DATABASE_URL"
 
 T = TypeVar("T")
 
@@ -74,16 +67,6 @@ class ConnectionOptions:
             raise ConfigError(f"this command works on the database itself, and not through a server: {how}")
         return self.given()
 
-    def options(self) -> list[str]:
-        """The options for a child's command line; a URL, which may hold a password, is in `environment`."""
-        given = self.arguments()
-        return [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if name != "database_url"]
-
-    def environment(self) -> dict[str, str]:
-        """What a child gets in its environment, which only its own user can read."""
-        url = self.arguments().get("database_url")
-        return {} if url is None else {GIVEN_DATABASE_URL: url}
-
     def settings(self, **more: Any) -> Settings:
         return load_settings(**self.arguments(), **more)
 
@@ -124,9 +107,9 @@ class ServerOptions(ConnectionOptions):
         from tidemill.ops.operator.local import Local
 
         if isinstance(app, str):
-            from tidemill.cli.run.roles import application
+            from tidemill.cli.run.role_process import application
 
-            app = application(app, self)
+            app = application(app, self.arguments())
         declared = None if app is None else app.declarations
         async with opened(self.settings() if declared is None else declared.settings) as database:
             yield Local(database, Caller(operator(), "admin"), declared)
@@ -155,41 +138,6 @@ HERE = ConnectionOptions()
 ANYWHERE = ServerOptions()
 
 
-@asynccontextmanager
-async def opened(settings: Settings, *, create: bool = False, schema: bool = True) -> AsyncIterator[Database]:
-    """An open database with its schema (unless `schema` is false); created only if `create`."""
-    if not create:
-        require_database(settings)
-    database = Database(settings.database(), label="tidemill cli")
-    try:
-        await open_or_fail(database)
-        if schema:
-            await wait_for_schema(database, patience=SCHEMA_PATIENCE)
-        yield database
-    finally:
-        await database.close()
-
-
-async def open_or_fail(database: Database, *, patience: float | None = PATIENCE) -> None:
-    """Open it, or say within seconds what is in the way; a role has no limit (None), and waits for a server."""
-    try:
-        await database.open(patience=patience)
-    except (asyncpg.InterfaceError, ValueError) as error:
-        raise ConfigError(f"the database URL cannot be used: {error}") from error
-    except asyncpg.PostgresError as error:
-        raise StoreError(f"the database at {database.where} refuses: {error}") from error
-
-
-def require_database(settings: Settings) -> None:
-    """Raise if there is no embedded database: commands that run work create it, commands that only look do not."""
-    directory = Path(settings.directory)
-    if settings.database_url is None and not (directory / "data").exists() and not _is_in_the_way(directory):
-        raise StoreError(
-            f"there is no database here yet ({directory.absolute()}): run `tidemill up app.py`, "
-            "or say where it is with --directory or --database-url"
-        )
-
-
 def operator() -> str:
     """The person who gives this command: `user@host`, as the audit trail names them."""
     try:
@@ -197,8 +145,3 @@ def operator() -> str:
     except (KeyError, OSError):
         user = f"uid {os.getuid()}"
     return f"{user}@{socket.gethostname()}"
-
-
-def _is_in_the_way(directory: Path) -> bool:
-    """Whether something else is at this path; the attempt to open it says what."""
-    return directory.exists() and not directory.is_dir()

@@ -5,23 +5,21 @@
 
 from __future__ import annotations
 
-import difflib
 import errno
-import inspect
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any
-
-from cyclopts import App, CycloptsError, Group, Parameter
-from cyclopts.exceptions import UnknownCommandError, UnusedCliTokensError
+from typing import TYPE_CHECKING, Any
 
 from tidemill.cli.overview import ABOUT, COMMANDS, HELP, command_name, overview
 from tidemill.core.errors import TidemillError
 from tidemill.engine.containment.exit_status import EXIT_USAGE
 from tidemill.version import VERSION
+
+if TYPE_CHECKING:
+    from cyclopts import App
 
 DEBUG = "TIDEMILL_DEBUG"
 EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 130, 141
@@ -29,6 +27,8 @@ EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 130, 141
 
 def build(*, whole: bool = False) -> App:
     """The command line; `whole` loads every command."""
+    from cyclopts import App, Group, Parameter  # the processes of `tidemill up` do without it
+
     cli = App(
         name="tidemill",
         version=VERSION,
@@ -53,7 +53,10 @@ def build(*, whole: bool = False) -> App:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit."""
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if words[:1] == ["up"] or (words[:1] == ["worker"] and not any(word.startswith("--only") for word in words)):
+        sys.exit(guarded(lambda: import_module("tidemill.cli.run.process_tree").run_from_copy(words)))
+    sys.exit(run(words))
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -61,14 +64,29 @@ def run(arguments: Sequence[str]) -> int:
     if list(arguments) in HELP:
         print(overview())
         return 0
-    _log_to_stderr()
+    return guarded(lambda: _parse_and_run(list(arguments)))
+
+
+def _parse_and_run(arguments: list[str]) -> int:
+    from cyclopts import CycloptsError
+
     try:
         cli = build(whole=arguments[0] in ("--help", "-h"))
-        status = cli(list(arguments), exit_on_error=False, print_error=False, result_action="return_value")
-        sys.stdout.flush()
-        return status if isinstance(status, int) else 0
+        status = cli(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
-        return _print_error(_usage(error), EXIT_USAGE)
+        from tidemill.cli.usage_errors import usage_message
+
+        return _print_error(usage_message(error), EXIT_USAGE)
+    return status if isinstance(status, int) else 0
+
+
+def guarded(command: Callable[[], int]) -> int:
+    """Run this; returns the exit status. Every error becomes one message."""
+    _log_to_stderr()
+    try:
+        status = command()
+        sys.stdout.flush()
+        return status
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
@@ -100,62 +118,24 @@ def message_of(error: BaseException) -> str:
         error = error.exceptions[0]
     if isinstance(error, TidemillError) or (isinstance(error, TimeoutError) and str(error)):
         # A hint of PostgreSQL's joins its line; the end of a server's log stays as it is.
-        return _one_line(error) if len(str(error).splitlines()) <= 2 else str(error)
+        return one_line(error) if len(str(error).splitlines()) <= 2 else str(error)
     if is_full(error):
-        return f"the database cannot store anything now: {_one_line(error)}; make room and try again"
+        return f"the database cannot store anything now: {one_line(error)}; make room and try again"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return (
             f"cannot write{f' {error.filename}' if error.filename else ''}: {error.strerror}; make room and try again"
         )
     if isinstance(error, asyncpg.PostgresError):
-        return f"the database refuses: {_one_line(error)}"
+        return f"the database refuses: {one_line(error)}"
     where = traceback.extract_tb(error.__traceback__)[-1]
     return (
-        f"unexpected {type(error).__name__}: {_one_line(error)} ({os.path.basename(where.filename)}:{where.lineno}); "
+        f"unexpected {type(error).__name__}: {one_line(error)} ({os.path.basename(where.filename)}:{where.lineno}); "
         f"run with {DEBUG}=1 to see where it came from"
     )
 
 
-def _usage(error: CycloptsError) -> str:
-    command = " ".join(["tidemill", *(error.command_chain or ())])
-    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
-        app = inspect.signature(error.target).parameters.get("app") if error.target else None
-        file = next((word for word in sys.argv[1:] if word.endswith(".py")), None)
-        is_option = app is not None and app.kind is app.KEYWORD_ONLY
-        hint = f"; the application is an option of this command: --app {file}" if file and is_option else ""
-        return f"{error.unused_tokens[0]!r} is one argument too many{hint}; see `{command} --help`"
-    if isinstance(error, UnknownCommandError) and error.unused_tokens:
-        return _unknown_command(error.unused_tokens[0], error.command_chain or ())
-    said = _one_line(error).partition(" Available commands:")[0]  # Only some of them; --help has all.
-    return f"{said} See `{command} --help`" if said.endswith("?") else f"{said.rstrip('.')}; see `{command} --help`"
-
-
-def _unknown_command(word: str, chain: Sequence[str]) -> str:
-    """Says which command was probably meant: one of this group, or of any other."""
-    group = build(whole=True)
-    known = _command_paths(group)
-    for each in chain:
-        group = group[each]
-    here = sorted(name for name in group if not name.startswith("-"))
-    close = difflib.get_close_matches(word, here, 1)
-    elsewhere = [] if chain else [path for path in known if path.split()[-1] == word]
-    meant = [" ".join([*chain, *close])] if close else elsewhere
-    command = " ".join(["tidemill", *chain])
-    if meant:
-        return f"unknown command {word!r}; did you mean `tidemill {meant[0]}`? See `{command} --help`"
-    has = f"; there are {', '.join(here)}" if chain else ""
-    return f"unknown command {word!r}{has}; see `{command} --help`"
-
-
-def _command_paths(group: App, *before: str) -> list[str]:
-    found: list[str] = []
-    for name in group:
-        if not name.startswith("-"):
-            found += [" ".join((*before, name)), *_command_paths(group[name], *before, name)]
-    return found
-
-
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """The message of an error without its line breaks."""
     return " ".join(str(error).split()) or type(error).__name__
 
 

@@ -1,12 +1,17 @@
-"""Loads structlog without rich and pygments, which it would use to draw tracebacks.
+"""Loads structlog without what it loads where it is installed: rich and pygments for tracebacks, and greenlet.
 
-They take a tenth of a second in every process, and tracebacks of ours are plain text.
+They take a tenth of a second and some megabytes in every process, and tracebacks of ours are plain text.
 """
 
 import sys
 
-if "structlog" not in sys.modules and "rich" not in sys.modules:
-    sys.modules["rich"] = None  # pyright: ignore[reportArgumentType]
+_OPTIONAL = ("rich", "greenlet")
+
+if "structlog" not in sys.modules:
+    hidden = [name for name in _OPTIONAL if name not in sys.modules]
+    for name in hidden:
+        sys.modules[name] = None  # pyright: ignore[reportArgumentType]
     import structlog  # noqa: F401
 
-    del sys.modules["rich"]
+    for name in hidden:
+        del sys.modules[name]

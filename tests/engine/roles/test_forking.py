@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,8 @@ SUPERVISOR = """
 import asyncio, json, os, signal, sys, threading
 from tidemill.engine.roles.supervisor import PYTHON, ChildSpec, Supervisor, end_with_supervisor
 
-def child(words):
+def child(spec):
+    words = spec.command[len(PYTHON):]
     supervised = end_with_supervisor()
     seen = {{
         "words": list(words), "argv": sys.argv, "pid": os.getpid(), "parent": os.getppid(),
@@ -54,7 +56,7 @@ async def main():
     loop.add_signal_handler(signal.SIGTERM, lambda: None)
     loop.add_signal_handler(signal.SIGHUP, lambda: None)
     supervisor = Supervisor([ChildSpec("one", (*PYTHON, "one", "--two"), environment={{"GIVEN": "3"}})], grace=5,
-                            on_line=hear, run_command=child)
+                            on_line=hear, run_child=child)
     running = asyncio.create_task(supervisor.run())
     {during}
     status = await running
@@ -129,6 +131,34 @@ def test_a_supervisor_loads_no_code_of_the_application(tmp_path: Path, database_
         assert {child.pid for child in process.tree()} & loaded
     finally:
         process.close()
+
+
+#: Notes what each process has loaded when it has loaded the application.
+LOADED = """
+import os, sys
+from tidemill.dags import Dag, input_node, node
+agree = input_node("agree", prompt="Send it?", schema={{"type": "object"}}, timeout="1h", default={{"ok": False}})
+send = node("send", "send_receipt", args={{"order_id": 1}}, skip_if="!agree.ok", deps=["agree"])
+app.dag(Dag("asked", nodes=[agree, send]))
+with open({file!r}, "a") as file:
+    names = ("cyclopts", "rich", "cel_expr_python", "jsonschema_rs")
+    print(os.getppid(), *(name for name in names if name in sys.modules), file=file)
+"""
+
+
+def test_the_processes_of_a_worker_load_neither_the_parser_of_commands_nor_what_compiles_conditions(
+    tmp_path: Path, database_url: str
+) -> None:
+    folder = make_folder(tmp_path / "shop", database_url=database_url)
+    with (folder / "app.py").open("a") as app:
+        app.write(LOADED.format(file=str(folder / "loaded")))
+    command = [sys.executable, "-m", "tidemill.cli.start", "worker", "app.py", "--until-idle"]
+    heartbeat = {**os.environ, "TIDEMILL_HEARTBEAT_SECONDS": "0.2s", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=folder, env=heartbeat, capture_output=True, text=True, timeout=PATIENCE * 2)
+    assert done.returncode == 0, done.stderr
+    asked, *children = [line.split() for line in (folder / "loaded").read_text().splitlines()]
+    assert asked[1:] == ["cyclopts", "cel_expr_python", "jsonschema_rs"], "the copy that loads the application first"
+    assert children == [asked[:1]] * 2
 
 
 def test_all_that_copies_share_starts_no_thread() -> None:

@@ -14,9 +14,10 @@ from cyclopts import App, Parameter
 
 from tidemill.cli.arguments import Json
 from tidemill.cli.confirm import agreed
-from tidemill.cli.connection_options import ANYWHERE, HERE, ConnectionOptions, ServerOptions, opened, require_database
+from tidemill.cli.connection_options import ANYWHERE, HERE, ConnectionOptions, ServerOptions
+from tidemill.cli.open_database import opened, require_database
 from tidemill.cli.render import out, print_json, table
-from tidemill.cli.run.roles import application
+from tidemill.cli.run.role_process import application
 from tidemill.core.errors import ConfigError
 from tidemill.engine.settings import Settings
 from tidemill.ops.admin.check import check_database
@@ -60,7 +61,7 @@ def status(
     place: ConnectionOptions = HERE,
 ) -> None:
     """Say where the database is, which applications it has, and whether their schemas fit this code."""
-    known = application(app, place) if app else None
+    known = application(app, place.arguments()) if app else None
     where, chains = asyncio.run(
         _status(known.settings if known else place.settings(), known.declarations.chains if known else ())
     )
@@ -114,7 +115,7 @@ def migrate(
 
     Without an application, the schemas of all applications in the database are migrated.
     """
-    known = application(app, place) if app else None
+    known = application(app, place.arguments()) if app else None
     chains = (OWN_CHAIN, *(known.declarations.chains if known else ()))
     applied, built = asyncio.run(_migrate(known.settings if known else place.settings(), chains))
     for name in applied:
@@ -144,7 +145,7 @@ def downgrade(
     place: ConnectionOptions = HERE,
 ) -> None:
     """Undo migrations. What they had made is dropped, with all that is in it."""
-    known = application(app, place) if app else None
+    known = application(app, place.arguments()) if app else None
     undoing = _own_chain(known.declarations.chains, chain) if known else OWN_CHAIN
     if not 0 <= to <= undoing.latest:
         raise ConfigError(f"there is no schema version {to}; this code knows 0 to {undoing.latest}")
@@ -169,7 +170,7 @@ def reseal(
     place: ConnectionOptions = HERE,
 ) -> int:
     """Seal payloads again with the newest key, while everything goes on; afterwards the older keys can be removed."""
-    settings = place.settings() if app is None else application(app, place).settings
+    settings = place.settings() if app is None else application(app, place.arguments()).settings
     made = asyncio.run(_reseal(settings))
     if json:
         print_json(made)

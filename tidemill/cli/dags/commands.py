@@ -15,7 +15,7 @@ from tidemill.cli.dags.files import find_dag, is_file, unknown_tasks
 from tidemill.cli.dags.watch import follow_run
 from tidemill.cli.jobs.enqueue import read_arguments
 from tidemill.cli.render import print_json
-from tidemill.cli.run.roles import application
+from tidemill.cli.run.role_process import application
 from tidemill.cli.runs.inputs import inputs, read_value, submit
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError
@@ -58,7 +58,7 @@ def start(
     elif app is None:
         raise ConfigError("say which application has the tasks: --app app.py")
     else:
-        known = application(app, place)
+        known = application(app, place.arguments())
 
     async def work(at: Operator) -> int:
         start = new

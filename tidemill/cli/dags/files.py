@@ -14,7 +14,7 @@ from tidemill.app import App
 from tidemill.cli.arguments import Json, run_number
 from tidemill.cli.connection_options import ANYWHERE, HERE, ServerOptions
 from tidemill.cli.render import out as result, print_json
-from tidemill.cli.run.roles import application
+from tidemill.cli.run.role_process import application
 from tidemill.core.codec import encode
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError
@@ -39,7 +39,7 @@ def check(
     json: Json = False,
 ) -> int:
     """Say everything that is wrong with a dag file, each with its line."""
-    known = application(app, HERE) if app else None
+    known = application(app, HERE.arguments()) if app else None
     refs = known.declarations.hooks.ref_resolver if known else None
     problems = problems_in(file, refs=refs)
     dag = None if problems else load_dag(file, refs=refs)
@@ -79,7 +79,7 @@ def draw(
     """Draw a dag as Mermaid text or as an SVG picture; with a run, coloured by how far it is."""
     if out != "-" and Path(out).suffix not in (".svg", ".mmd", ".md"):
         raise ConfigError(f"--out {out}: the name of a picture ends in .svg or .mmd")
-    known = application(app, place) if app else None
+    known = application(app, place.arguments()) if app else None
     refs = known.declarations.hooks.ref_resolver if known else None
     if run is None:
         if what is None:

@@ -6,19 +6,18 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from tidemill.app import App as Tidemill
 from tidemill.cli.arguments import Application, Json, Metrics, Shown, Supervise
-from tidemill.cli.connection_options import ANYWHERE, HERE, ConnectionOptions, ServerOptions, require_database
+from tidemill.cli.connection_options import ANYWHERE, HERE, ConnectionOptions, ServerOptions
 from tidemill.cli.monitors import alerts
 from tidemill.cli.monitors.backtest import backtest
 from tidemill.cli.monitors.options import Entities, Past, on_monitor
 from tidemill.cli.monitors.roster import roster
 from tidemill.cli.monitors.view import print_event, status_page
 from tidemill.cli.render import counted, listed, out, show
-from tidemill.cli.run.roles import Part, ProcessTree, application, child, run_role, run_supervised
+from tidemill.cli.run.process_tree import ProcessTree, child, run_processes
+from tidemill.cli.run.processes import load_monitors, run_monitors
 from tidemill.core.did_you_mean import did_you_mean
-from tidemill.core.errors import ConfigError, NotFoundError
-from tidemill.engine.roles.forking import ask_copy
+from tidemill.core.errors import NotFoundError
 from tidemill.ops.monitors.monitors import (
     ListMonitorEvents,
     ListMonitors,
@@ -32,7 +31,6 @@ from tidemill.ops.monitors.monitors import (
 from tidemill.ops.monitors.roster import BackfillMonitor, ResetMonitor, backfill_monitor, reset_monitor
 from tidemill.ops.operator.operation import Operator
 from tidemill.ops.waiting import follow_events, wait_for_backfill
-from tidemill.roles import monitors_role
 
 commands = App(name="monitor", help="Follow entities, and act on alerts.")
 commands.command(roster)
@@ -51,25 +49,11 @@ def run(
     place: ConnectionOptions = HERE,
 ) -> int:
     """Follow the monitors of an application until stopped; several processes share the entities."""
-
-    def load() -> Tidemill:
-        known = application(app, place, metrics=metrics)
-        require_database(known.settings)
-        if not known.monitors:
-            raise ConfigError(
-                f"{known.declarations.source} declares no monitor: declare one with app.monitor(Monitor(...))"
-            )
-        return known
-
-    def make() -> Part:
-        known = load()
-        database = known.database(label=f"tidemill monitor {known.name}")
-        return Part(monitors_role(known.declarations, database=database), database, known.settings)
-
+    given = place.arguments()
     if not supervise:
-        return run_role(make)
-    specs = [child("monitor", place, "monitor", "run", app, "--no-supervise")]
-    return run_supervised(ask_copy(lambda: ProcessTree(load().settings, specs, "tidemill monitor"), ProcessTree))
+        return run_monitors(app, given=given, metrics=metrics)
+    specs = [child("monitor", given, "monitor", "run", app, "--no-supervise")]
+    return run_processes(lambda: ProcessTree(load_monitors(app, given, metrics).settings, specs, "tidemill monitor"))
 
 
 @commands.command

@@ -12,7 +12,8 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from tidemill.cli.arguments import Json, Metrics, Shown, Supervise
-from tidemill.cli.connection_options import HERE, ConnectionOptions, operator, require_database
+from tidemill.cli.connection_options import HERE, ConnectionOptions, operator
+from tidemill.cli.open_database import require_database
 from tidemill.cli.paging import read_pages
 from tidemill.cli.pipelines.actions import COMMANDS
 from tidemill.cli.pipelines.open import (
@@ -39,11 +40,11 @@ from tidemill.cli.pipelines.page import (
 )
 from tidemill.cli.pipelines.terminal_answers import answer_at_terminal
 from tidemill.cli.render import out, print_json
-from tidemill.cli.run.roles import Part, ProcessTree, child, run_role, run_supervised
+from tidemill.cli.run.process_tree import ProcessTree, child, run_processes
+from tidemill.cli.run.role_process import Part, run_role
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.engine.application.workflow_access import grant_access
-from tidemill.engine.roles.forking import ask_copy
 from tidemill.engine.settings import Settings
 from tidemill.engine.telemetry.logs import configure_logs
 from tidemill.ops.operator.operation import Nothing, Operator
@@ -140,10 +141,10 @@ def run(
             if target.app is not None:
                 require_database(settings)
         named = [*([] if pipeline is None else [pipeline]), *(["--allow-unknown"] if allow_unknown else [])]
-        specs = [child("pipeline", place, "pipeline", "run", app, *named, "--no-supervise")]
+        specs = [child("pipeline", place.arguments(), "pipeline", "run", app, *named, "--no-supervise")]
         return ProcessTree(settings, specs, "tidemill pipeline")
 
-    return run_supervised(ask_copy(load, ProcessTree))
+    return run_processes(load)
 
 
 @commands.command

@@ -16,10 +16,9 @@ from tidemill.cli.connection_options import (
     ANYWHERE,
     ConnectionOptions,
     ServerOptions,
-    open_or_fail,
     operator,
-    require_database,
 )
+from tidemill.cli.open_database import open_or_fail, require_database
 from tidemill.core.accounts import Caller
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.declarations import Declarations

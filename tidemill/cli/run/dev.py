@@ -25,7 +25,8 @@ from cyclopts import Parameter
 
 from tidemill.cli.arguments import Application
 from tidemill.cli.connection_options import HERE, ConnectionOptions
-from tidemill.cli.run.roles import handle_signals, opened_for_role
+from tidemill.cli.open_database import database_environment, database_options
+from tidemill.cli.run.role_process import handle_signals, opened_for_role
 from tidemill.core.accounts import Caller
 from tidemill.engine.settings import load_settings
 from tidemill.ops.admin.tokens import create_login_link
@@ -116,9 +117,11 @@ async def _next_request(up: asyncio.subprocess.Process, requests: asyncio.Queue[
 async def _start(app: str, listening: socket.socket, place: ConnectionOptions) -> asyncio.subprocess.Process:
     keys = [f"--keys={KEYS}"] if sys.stdin.isatty() else []
     number = listening.fileno()
-    command = [sys.executable, "-m", "tidemill.cli.main", "up", app, f"--listening={number}", *keys, *place.options()]
+    given = place.arguments()
+    options = [f"--listening={number}", *keys, *database_options(given)]
+    command = [sys.executable, "-m", "tidemill.cli.main", "up", app, *options]
     defaults = {"TIDEMILL_GRACE_SECONDS": f"{GRACE_SECONDS:g}", "TIDEMILL_LOG_FORMAT": "human"}
-    environment = {**defaults, **os.environ, **place.environment()}
+    environment = {**defaults, **os.environ, **database_environment(given)}
     return await asyncio.create_subprocess_exec(
         *command,
         env=environment,

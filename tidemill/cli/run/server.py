@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from functools import partial
 from typing import Annotated
 
-import msgspec
-import structlog
 from cyclopts import Parameter
 
-from tidemill.app import App
-from tidemill.cli.connection_options import HERE, ConnectionOptions, opened, require_database
-from tidemill.cli.run.roles import Part, application, run_role
-from tidemill.core.errors import ConfigError
-from tidemill.engine.roles.role import Role, RoleGroup
-from tidemill.engine.telemetry.logs import writes_json
-from tidemill.roles import maintenance_roles
+from tidemill.cli.connection_options import HERE, ConnectionOptions
+from tidemill.cli.run.processes import run_server
 from tidemill.server.oidc_settings import read_oidc_settings
 from tidemill.server.settings import LOOPBACK, PORT, ServerSettings, check_names, check_proxies
-from tidemill.store.database import Database
-
-log = structlog.get_logger("tidemill.server")
 
 
 def server(
@@ -131,59 +119,10 @@ def server(
         ),
     ).validate()
 
-    def make() -> Part:
-        from tidemill.server.fair_pool import FairDatabase
-        from tidemill.server.local_socket import socket_path
-        from tidemill.server.role import (  # Here, because no other command needs these imports.
-            ApiServer,
-            serving_others,
-        )
-
-        if not all_applications and len(apps) != 1:
-            raise ConfigError("name one application, or serve every application of the database with --all")
-        if all_applications and grpc is not None:
-            raise ConfigError("gRPC serves one application: start a server of its own for it, without --all")
-        known = [application(each, place) for each in apps] or [_without_code(place)]
-        first = known[0]
-        require_database(first.settings)
-        database = FairDatabase(first.settings.database(), label=f"tidemill server {first.name}")
-        socket = None if all_applications else str(socket_path(first.settings.directory, first.name))
-        settings = msgspec.structs.replace(wanted, socket=socket)
-        others = serving_others(known, settings, partial(_bare, place)) if all_applications else None
-        role = Role(ApiServer(first, database, settings, on_url=_print_url, others=others), database)
-        if not with_maintenance:
-            return Part(role, database, first.settings)
-        sweeping = Database(first.settings.database(), label="tidemill maintenance", listens_with=database)
-        maintaining = maintenance_roles(sweeping, first.settings, first.declarations)
-        return Part(RoleGroup("server", maintaining, role), database, first.settings, others=(sweeping,))
-
-    return run_role(make)
-
-
-def _without_code(place: ConnectionOptions) -> App:
-    """The first application of the database."""
-
-    async def names() -> list[str]:
-        async with opened(place.settings()) as database:
-            return list(database.applications or ())
-
-    found = asyncio.run(names())
-    if not found:
-        raise ConfigError("the database has no application yet: start a worker of one, or name its code")
-    return _bare(place, place.application or found[0])
-
-
-def _bare(place: ConnectionOptions, name: str) -> App:
-    """An application whose code is elsewhere: what it does can be seen and controlled, and nothing be started."""
-    known = App(name)
-    known.declarations.source = None
-    known.declarations.configure(**{**place.arguments(), "application": name})
-    return known
-
-
-def _print_url(url: str, link: str | None) -> None:
-    if writes_json():  # Programs that read the log do not read what is printed.
-        log.info("serving", url=url)
-    print(f"serving {url}", flush=True)
-    if link is not None:
-        print(f"open {link} (logs one browser in; `tidemill token link` makes another)", flush=True)
+    return run_server(
+        apps,
+        given=place.arguments(),
+        settings=wanted,
+        all_applications=all_applications,
+        with_maintenance=with_maintenance,
+    )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
-import sys
+from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
@@ -14,32 +12,12 @@ from cyclopts import Parameter
 from tidemill.app import App
 from tidemill.cli.arguments import Application, Metrics
 from tidemill.cli.connection_options import HERE, ConnectionOptions
-from tidemill.cli.run.roles import (
-    ProcessTree,
-    application,
-    child,
-    handle_signals,
-    make_supervisor,
-    opened_for_role,
-    supervise,
-    worker_processes,
-)
+from tidemill.cli.run.process_tree import ProcessTree, TerminalView, child, run_processes
+from tidemill.cli.run.role_process import application
+from tidemill.cli.run.roles import worker_processes
 from tidemill.core.errors import ConfigError
-from tidemill.engine.roles.forking import ask_copy
 from tidemill.engine.roles.supervisor import ChildSpec
-from tidemill.engine.telemetry.endpoint import serving_metrics
-from tidemill.engine.telemetry.logs import configure_logs
-from tidemill.server.settings import ServerSettings
-from tidemill.store.database import Database
-
-
-class LoadedApplication(msgspec.Struct, frozen=True):
-    """What `up` knows of an application: its processes, its name and queues, and what to try first."""
-
-    processes: ProcessTree
-    name: str
-    queues: tuple[str, ...]
-    hint: str
+from tidemill.server.settings import PORT, ServerSettings
 
 
 def up(
@@ -84,98 +62,76 @@ def up(
     if not ServerSettings(grpc=grpc).is_local:
         raise ConfigError(f"--grpc {grpc}: other machines can reach that, and are served by `tidemill server --grpc`")
 
-    def load() -> LoadedApplication:
-        known = application(app, place, metrics=metrics)
-        children = tree(known, app, worker_processes(known, app, queue, max_concurrency, place, workers=workers), place)
+    given = place.arguments()
+    served = ServerSettings(
+        port=PORT if port is None else port,
+        or_any_port=port is None,
+        listening=listening,
+        read_only=read_only,
+        trust_local=trust_local,
+        grpc=grpc,
+    )
+
+    def load() -> ProcessTree:
+        known = application(app, given, metrics=metrics)
+        children = tree(known, app, worker_processes(known, app, queue, max_concurrency, given, workers=workers), given)
         # The server runs code of the application only in its pages: without them, one process serves and maintains.
         is_shared = server and not known.declarations.pages
         if not is_shared:
-            children.insert(0, child("maintenance", place, "maintenance", app))
+            call = ("run_maintenance", {"app": app})
+            children.insert(0, child("maintenance", given, "maintenance", app, call=call))
         if server:
-            options = _served(port, read_only, trust_local, grpc, listening)
-            options += ["--with-maintenance"] if is_shared else []
-            files = () if listening is None else (listening,)
-            serving = child("server", place, "server", app, *options, files=files)
+            serving = _server(app, served, given, with_maintenance=is_shared)
             children.insert(0 if is_shared else len(children), serving)
         queues = tuple(queue or known.declarations.served_queues())
-        return LoadedApplication(ProcessTree(known.settings, children, "tidemill up"), known.name, queues, hint(known))
+        view = TerminalView(known.name, queues, hint(known), keys)
+        return ProcessTree(known.settings, children, "tidemill up", view=view)
 
-    return asyncio.run(_run(ask_copy(load, LoadedApplication), keys))
+    return run_processes(load)
 
 
-def tree(known: App, app: str, workers: list[ChildSpec], place: ConnectionOptions) -> list[ChildSpec]:
+def tree(known: App, app: str, workers: list[ChildSpec], given: Mapping[str, str]) -> list[ChildSpec]:
     """The processes that run code of the application."""
-    alone = [name for name, some in (("pipeline", known.pipelines.are_kept), ("monitor", known.monitors)) if some]
+    alone = {"pipeline": known.pipelines.are_kept, "monitor": bool(known.monitors)}
     return [
         *workers,
-        *(child(name, place, name, "run", app, "--no-supervise") for name in alone),
+        *(
+            child(name, given, name, "run", app, "--no-supervise", call=(f"run_{name}s", {"app": app}))
+            for name, is_declared in alone.items()
+            if is_declared
+        ),
         *(
             child(
                 f"stream-{stream.name}",
-                place,
+                given,
                 *("stream", "run", app, stream.name, "--no-supervise"),
                 grace=max(known.settings.grace_seconds, stream.drain),
+                call=("run_stream", {"app": app, "name": stream.name}),
             )
             for stream in known.streams.declared.values()
         ),
     ]
 
 
-def _served(port: int | None, read_only: bool, trust_local: bool, grpc: str | None, listening: int | None) -> list[str]:
-    options = ["--or-any-port"] if port is None else [f"--port={port}"]
-    if listening is not None:
-        options.append(f"--listening={listening}")
-    if read_only:
+def _server(app: str, settings: ServerSettings, given: Mapping[str, str], *, with_maintenance: bool) -> ChildSpec:
+    options = ["--or-any-port"] if settings.or_any_port else [f"--port={settings.port}"]
+    files: tuple[int, ...] = ()
+    if settings.listening is not None:
+        options.append(f"--listening={settings.listening}")
+        files = (settings.listening,)
+    if settings.read_only:
         options.append("--read-only")
-    if trust_local:
+    if settings.trust_local:
         options.append("--trust-local")
-    if grpc is not None:
-        options.append(f"--grpc={grpc}")
-    return options
-
-
-async def _run(loaded: LoadedApplication, keys: str) -> int:
-    processes = loaded.processes
-    settings = processes.settings
-    database = Database(settings.database(), label=processes.label)
-    try:
-        # Here and not in a child, so that the end of a child is not the end of the embedded server.
-        if not await opened_for_role(database):
-            return 0
-        if sys.stdout.isatty() and sys.stderr.isatty():
-            return await _run_on_terminal(loaded, database, keys)
-        configure_logs(settings.log_level, settings.log_format, is_copied=True)
-        return await supervise(processes, database)
-    finally:
-        await database.close()
-
-
-async def _run_on_terminal(loaded: LoadedApplication, database: Database, keys: str) -> int:
-    from tidemill.cli.run.live_footer import Footer, OwnLines  # with what draws on a terminal
-
-    processes = loaded.processes
-    settings, wide = processes.settings, max(len(spec.name) for spec in processes.specs)
-    footer = Footer(loaded.name, database, loaded.queues, wide=wide, keys=keys, hint=loaded.hint)
-    with footer, contextlib.redirect_stderr(OwnLines(footer)):
-        configure_logs(settings.log_level, "human", colours=True, is_copied=True)
-        supervisor = make_supervisor(processes, database, footer.print_line)
-
-        def stop() -> None:
-            footer.set_status(
-                "stopping at once"
-                if supervisor.stopping
-                else f"stopping: running jobs have {settings.grace_seconds:g}s to finish; Ctrl-C again gives them back"
-            )
-            supervisor.stop()
-
-        handle_signals(stop)
-        showing = asyncio.create_task(footer.follow())
-        try:
-            async with serving_metrics(database, settings.metrics, lambda: not supervisor.stopping):
-                return await supervisor.run()
-        finally:
-            showing.cancel()
-            await asyncio.wait([showing])
+    if settings.grpc is not None:
+        options.append(f"--grpc={settings.grpc}")
+    if with_maintenance:
+        options.append("--with-maintenance")
+    values = {"apps": [app], "settings": msgspec.to_builtins(settings), "with_maintenance": with_maintenance}
+    # The command reads the settings of a provider from its environment.
+    asks_provider = any(name.startswith("TIDEMILL_OIDC_") for name in os.environ)
+    call = None if asks_provider else ("run_server", values)
+    return child("server", given, "server", app, *options, files=files, call=call)
 
 
 def hint(app: App) -> str:

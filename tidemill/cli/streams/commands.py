@@ -17,27 +17,24 @@ from tidemill.cli.connection_options import (
     HERE,
     ConnectionOptions,
     ServerOptions,
-    require_database,
 )
+from tidemill.cli.open_database import require_database
 from tidemill.cli.render import counted, listed, out, print_json
-from tidemill.cli.run.roles import Part, ProcessTree, application, child, handle_signals, run_role, run_supervised
+from tidemill.cli.run.process_tree import ProcessTree, child, run_processes
+from tidemill.cli.run.processes import stream_part
+from tidemill.cli.run.role_process import Part, application, handle_signals, run_role
 from tidemill.cli.streams import control
 from tidemill.cli.streams.control import AppOption
 from tidemill.cli.streams.dead_letters import dead_letters, replay
 from tidemill.cli.streams.view import picture
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError, NotFoundError
-from tidemill.engine.roles.forking import ask_copy
 from tidemill.engine.settings import Settings
 from tidemill.ops.operator.operation import Operator
 from tidemill.ops.streams.streams import MOST_MESSAGES, ListStreams, PublishMessages, list_streams, publish_messages
 from tidemill.ops.waiting import SAFETY_POLL
-from tidemill.server.stream_endpoint.serve import serving_stream
-from tidemill.store.database import Database
-from tidemill.store.migrate import OWN_CHAIN
 from tidemill.streams.definition.config import is_config, read_config
 from tidemill.streams.definition.stream import Stream
-from tidemill.streams.runner.role import dispatcher_role
 
 commands = App(name="stream", help="Run streams, show and change them, replay dead letters.")
 for command in control.COMMANDS:
@@ -87,18 +84,7 @@ def run(
 
         def make() -> Part:
             known = _load(target, place, metrics)
-            wanted = known.one(stream)
-            database = Database(known.settings.database(), label=f"tidemill stream {wanted.name}")
-            settings = known.settings
-            role = dispatcher_role(
-                wanted,
-                database,
-                target=target,
-                serve=serving_stream,
-                lease_seconds=settings.lease_seconds,
-                heartbeat_seconds=settings.heartbeat_seconds,
-            )
-            return Part(role, database, settings, patience=None)
+            return stream_part(known.one(stream), target, known.settings)
 
         return run_role(make)
 
@@ -110,14 +96,15 @@ def run(
         specs = [
             child(
                 "stream" if len(wanted) == 1 else f"stream-{each.name}",
-                place,
+                place.arguments(),
                 *("stream", "run", target, each.name, "--no-supervise"),
             )
             for each in wanted
         ]
-        return ProcessTree(known.settings, specs, "tidemill stream", max(each.drain for each in wanted))
+        grace = max(each.drain for each in wanted)
+        return ProcessTree(known.settings, specs, "tidemill stream", grace, migrates=is_config(target))
 
-    return run_supervised(ask_copy(load, ProcessTree), chain=OWN_CHAIN if is_config(target) else None)
+    return run_processes(load)
 
 
 @commands.command
@@ -187,5 +174,5 @@ def _load(target: str, place: ConnectionOptions, metrics: str | None) -> StreamT
     if is_config(target):
         streams = {stream.name: stream for stream in read_config(target)}
         return StreamTarget(target, place.settings(metrics=metrics), streams, True)
-    known = application(target, place, metrics=metrics)
+    known = application(target, place.arguments(), metrics=metrics)
     return StreamTarget(target, known.settings, known.streams.declared, False)

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Mapping
-from functools import lru_cache
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
 
-from cel_expr_python import cel
-
+from tidemill.core.expressions.known_valid import found_valid, is_known_valid
 from tidemill.core.expressions.paths import ABSENT, Path, RefError
+
+if TYPE_CHECKING:
+    from cel_expr_python import cel
 
 LONGEST = 4000
 
@@ -39,16 +41,25 @@ class Condition:
             raise RefError(place, f"a condition must be a CEL expression of 1 to {LONGEST} characters")
         found = set(_NAME.findall(_TEXTS.sub("''", text))) - _WORDS
         self.names = frozenset(name for name in found if known is None or name in known)
+        if not is_known_valid(text, sorted(self.names)):
+            _ = self._program
+            found_valid(text, sorted(self.names))
+
+    @cached_property
+    def _program(self) -> cel.Expression:
         try:
-            self._program = _compiled(text, self.names)
+            return _compiled(self.text, self.names)
         except Exception as error:  # the library raises plain RuntimeErrors
-            raise RefError(place, f"{text!r} is not a valid condition: {_clean_message(error)}") from error
+            raise RefError(self._place, f"{self.text!r} is not a valid condition: {_clean_message(error)}") from error
 
     def value(self, context: Mapping[str, Any]) -> Any:
         """Evaluate the expression and return its value as plain data."""
+        from cel_expr_python import cel  # 10 MB, and few processes evaluate conditions
+
         data = {name: _plain(context[name]) for name in self.names if name in context}
+        program = self._program
         try:
-            found = self._program.eval(data=data)
+            found = program.eval(data=data)
             kind = found.type()
         except Exception as error:
             raise RefError(self._place, f"{self.text!r} cannot be evaluated: {_clean_message(error)}") from error
@@ -67,6 +78,8 @@ class Condition:
 # Creating an environment takes far longer than compiling an expression in it, and both are pure, so both are cached.
 @lru_cache(maxsize=512)
 def _environment(names: frozenset[str]) -> cel.Env:
+    from cel_expr_python import cel
+
     return cel.NewEnv(variables=dict.fromkeys(sorted(names), cel.Type.DYN))
 
 

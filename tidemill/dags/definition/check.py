@@ -209,7 +209,7 @@ def _input_problems(node: InputNode) -> Iterator[DagError]:
     except SchemaProblem as error:
         yield _because(DagError(("schema",), f"node {node.name!r}: this is not a JSON Schema: {error}"), error)
         return
-    if node.default is not UNSET and (problem := schema.problem(node.default)):
+    if node.default is not UNSET and (problem := schema.problem_of_default(node.default)):
         yield DagError(("default",), f"node {node.name!r}: the default does not fit the schema: {problem}")
 
 

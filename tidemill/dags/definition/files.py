@@ -35,7 +35,6 @@ from tidemill.core.expressions.refs import RefResolver, Refs
 from tidemill.core.retry import retry
 from tidemill.dags.definition.check import check_dag, find_problems
 from tidemill.dags.definition.model import Dag, InputNode, Node, SubDag, TaskNode
-from tidemill.dags.definition.parse import read_json, read_yaml
 from tidemill.dags.errors import DagError
 
 Reader = Callable[[str], Any]
@@ -132,6 +131,8 @@ def _parse(text: str, file: str, refs: RefResolver, open_file: Reader) -> Dag:
 
 
 def _marked(text: str, file: str) -> tuple[Any, Lines]:
+    from tidemill.dags.definition.parse import read_json, read_yaml  # with the parser of YAML
+
     return (read_json if file.endswith(".json") else read_yaml)(text, file)
 
 

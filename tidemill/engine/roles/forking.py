@@ -28,6 +28,8 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
+from tidemill.core.expressions.known_valid import learn_valid, record_valid
+
 T = TypeVar("T")
 
 
@@ -43,8 +45,12 @@ def _can_copy() -> bool:
 
 CAN_COPY = _can_copy()
 
-#: Modules that copies share, and those of them that load what other systems need, with threads perhaps.
+#: Modules that copies share, and those of them that load what other systems need, with threads perhaps, or commands.
 OURS, OTHERS = "tidemill.", ("tidemill.integrations", "tidemill.testing")
+COMMANDS = "tidemill.cli"
+
+#: In a copy that is asked: the memory for its answer, and the modules that its parent has.
+_answering: tuple[int, set[str]] | None = None
 
 
 class ForkExecutor(ThreadPoolExecutor):
@@ -66,32 +72,74 @@ class ForkExecutor(ThreadPoolExecutor):
 
 
 def ask_copy(question: Callable[[], T], kind: type[T]) -> T:
-    """What `question` returns in a copy of this process; what it loads of Tidemill is loaded here as well.
+    """What `question` returns in a copy of this process.
 
-    If it raises, the copy goes on as this process would have, and this one ends with the same status.
+    What it loads of Tidemill is loaded here as well, and what it finds valid is known here. If it raises, the copy goes
+    on as this process would have, and this one ends with the same status. In a copy that `continue_from_copy` has made,
+    this does not return: its parent goes on with the answer.
     """
     if not CAN_COPY:
         return question()
+    if _answering is not None:
+        _answer(question)
+    status, answer = _ask(lambda: _answer(question), kind)
+    if answer is None:
+        raise SystemExit(status)
+    return answer
+
+
+def continue_from_copy(run: Callable[[], int], kind: type[T], go_on: Callable[[T], int]) -> int:
+    """Run this in a copy until it calls `ask_copy`, and go on here with the answer; returns the exit status.
+
+    Nothing that the copy needed for its question is in the memory of this process, and of the copies of it, then.
+    """
+    if not CAN_COPY:
+        return run()
+    status, answer = _ask(run, kind)
+    return status if answer is None else go_on(answer)
+
+
+def _ask(run: Callable[[], int], kind: type[T]) -> tuple[int, T | None]:
+    """Run this in a copy; returns its exit status, and its answer if it has one."""
+    global _answering
     flush_output()
     memory = os.memfd_create("tidemill-answer")
     pid = _fork()
     if pid == 0:
-        before = set(sys.modules)
-        answer = question()
-        loaded = [name for name in sys.modules if name not in before and name.startswith(OURS)]
-        loaded = [name for name in loaded if not name.startswith(OTHERS)]
-        os.pwrite(memory, msgspec.msgpack.encode((answer, loaded)), 0)
+        _answering = (memory, set(sys.modules))
+        status = run()
         atexit._run_exitfuncs()
         flush_output()
-        os._exit(0)
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if status:
-        raise SystemExit(status if status > 0 else 128 - status)
+        os._exit(status)
+    while True:
+        try:
+            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            break
+        except KeyboardInterrupt:  # The copy has got the same signal.
+            continue
     with os.fdopen(memory, "rb") as file:
-        answer, loaded = msgspec.msgpack.decode(file.read(), type=tuple[kind, list[str]])
+        data = file.read()
+    if status or not data:
+        return (status if status >= 0 else 128 - status), None
+    answer, loaded, valid = msgspec.msgpack.decode(data, type=tuple[kind, list[str], set[bytes]])
+    learn_valid(valid)
     for name in loaded:
         import_module(name)
-    return answer
+    return 0, answer
+
+
+def _answer(question: Callable[[], Any]) -> NoReturn:
+    """In a copy: answer, and end."""
+    assert _answering is not None  # noqa: S101
+    memory, before = _answering
+    valid = record_valid()
+    answer = question()
+    loaded = [name for name in sys.modules if name not in before and name.startswith(OURS)]
+    loaded = [name for name in loaded if not name.startswith((*OTHERS, COMMANDS))]
+    os.pwrite(memory, msgspec.msgpack.encode((answer, loaded, valid)), 0)
+    atexit._run_exitfuncs()
+    flush_output()
+    os._exit(0)
 
 
 class CopiedChild:
@@ -155,8 +203,6 @@ async def start_copy(
 
 def prepare_copies() -> None:
     """Make what all copies need, and leave it out of garbage collections, which would write to its pages."""
-    if (conditions := sys.modules.get("tidemill.core.expressions.conditions")) is not None:
-        conditions.Condition("true")  # The first one takes several megabytes.
     gc.collect()
     gc.freeze()
 

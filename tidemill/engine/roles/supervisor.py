@@ -28,6 +28,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 import structlog
@@ -74,6 +75,9 @@ class ChildSpec(msgspec.Struct, frozen=True):
     """What it gets in its environment besides ours."""
     files: tuple[int, ...] = ()
     """The numbers of open files that it gets."""
+    function: str = ""
+    """What a copy of the supervisor calls instead of the command, if it is named here, with these values."""
+    values: Mapping[str, Any] = {}
 
 
 class Supervisor(msgspec.Struct, eq=False):
@@ -87,8 +91,8 @@ class Supervisor(msgspec.Struct, eq=False):
     """Is given the process id of a child that failed, and how it ended, before it is started again."""
     silence: float = SILENCE
     """A child that shows no sign of life for so many seconds is killed."""
-    run_command: Callable[[Sequence[str]], int] | None = None
-    """Runs the arguments of a child's command in a copy of this process; None to start a new Python for each child."""
+    run_child: Callable[[ChildSpec], int] | None = None
+    """Runs a child in a copy of this process; None to start a new Python for each child."""
     stopping: bool = False
     stop_requested: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
     children: dict[str, Child] = {}
@@ -114,7 +118,7 @@ class Supervisor(msgspec.Struct, eq=False):
 
     async def run(self) -> int:
         """Keep the children running until asked to stop; returns 0 if no child failed."""
-        if self.run_command is not None and CAN_COPY:
+        if self.run_child is not None and CAN_COPY:
             self.threads = ForkExecutor()
             asyncio.get_running_loop().set_default_executor(self.threads)
             prepare_copies()
@@ -210,10 +214,10 @@ class Supervisor(msgspec.Struct, eq=False):
         self, spec: ChildSpec, environment: Mapping[str, str], output: int | None, files: tuple[int, ...]
     ) -> Child:
         """A child, as a copy of this process if that is possible now."""
-        run, words = self.run_command, spec.command[len(PYTHON) :]
+        run, words = self.run_child, spec.command[len(PYTHON) :]
         if run is not None and self._can_copy():
             return await start_copy(
-                lambda: run(words), title=("tidemill", *words), environment=environment, output=output, files=files
+                lambda: run(spec), title=("tidemill", *words), environment=environment, output=output, files=files
             )
         return await asyncio.create_subprocess_exec(
             *spec.command,

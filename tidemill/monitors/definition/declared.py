@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidemill.core.did_you_mean import find_declared
 from tidemill.core.errors import ConfigError
@@ -14,8 +14,10 @@ from tidemill.engine.roles.role import Role
 from tidemill.engine.settings import Settings
 from tidemill.monitors.definition.monitor import Monitor
 from tidemill.monitors.runner.notices import TASK, notify_task
-from tidemill.monitors.runner.runner import MonitorRunner, monitor_role
 from tidemill.store.database import Database
+
+if TYPE_CHECKING:
+    from tidemill.monitors.runner.runner import MonitorRunner
 
 
 class Monitors(dict[str, Monitor]):
@@ -41,6 +43,8 @@ class Monitors(dict[str, Monitor]):
 
     def runner(self, database: Database, settings: Settings, **options: Any) -> Role[MonitorRunner]:
         """The role that follows them all."""
+        from tidemill.monitors.runner.runner import monitor_role  # only its process needs it
+
         task = self._tasks.get(TASK)
         role = monitor_role(
             database,

@@ -15,7 +15,6 @@ from tidemill.engine.roles.role import Role
 from tidemill.engine.settings import Settings
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage, check_order
 from tidemill.pipelines.runner.build_job import Reach, stage_task, task_name
-from tidemill.pipelines.runner.runner import PipelineRunner, pipeline_role
 from tidemill.store.database import Database
 from tidemill.store.jobs.schedules.schedules import PROGRAM, DeclaredSchedule
 
@@ -181,6 +180,8 @@ class Pipelines:
 
     def runner(self, database: Database, settings: Settings = Settings()) -> Role[Any]:  # noqa: B008 - it is frozen
         """The role that keeps them up to date."""
+        from tidemill.pipelines.runner.runner import PipelineRunner, pipeline_role  # only its process needs it
+
         folder, declared, keep_days = self.folder, list(self.declared.values()), settings.keep_days
         if folder is None:
             runner = PipelineRunner(database, declared, self.task_of, keep_days=keep_days)

@@ -24,11 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
 from tidemill.core.errors import ConfigError
-from tidemill.sinks import SINK_KINDS
-from tidemill.sources import KINDS
+from tidemill.sinks import sink_kinds
+from tidemill.sources import source_kinds
 from tidemill.streams.definition.stream import Stream
 
 _SUFFIXES = (".yaml", ".yml", ".toml")
@@ -41,6 +40,8 @@ def is_config(target: str) -> bool:
 
 def read_config(file: str | Path) -> list[Stream]:
     """The streams that a file declares."""
+    import yaml  # Every process loads this module, and few read files.
+
     path = Path(file)
     try:
         text = path.read_text(encoding="utf-8")
@@ -64,7 +65,7 @@ def stream_of(name: str, options: Any, where: str) -> Stream:
     plans = [resolve(each, place) for each in _listed(options.pop("plans", []), f"{place}, plans")]
     sources = [_source(each, place) for each in _listed(options.pop("sources", []), f"{place}, sources")]
     sinks = [
-        _declared(each, SINK_KINDS, "sink", place) for each in _listed(options.pop("sinks", []), f"{place}, sinks")
+        _declared(each, sink_kinds(), "sink", place) for each in _listed(options.pop("sinks", []), f"{place}, sinks")
     ]
     if "live_decoder" in options:
         options["live_decoder"] = resolve(options["live_decoder"], place)
@@ -92,7 +93,7 @@ def resolve(name: Any, where: str) -> Any:
 def _source(options: Any, where: str) -> Any:
     if isinstance(options, dict) and "decoder" in options:
         options = {**options, "decoder": resolve(options["decoder"], where)}
-    return _declared(options, KINDS, "source", where)
+    return _declared(options, source_kinds(), "source", where)
 
 
 def _declared(options: Any, kinds: Mapping[str, type[Any]], what: str, where: str) -> Any:

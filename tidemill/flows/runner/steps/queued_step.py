@@ -20,7 +20,6 @@ from tidemill.core.jobs.job import DEFAULT_PRIORITY, NewJob, Origin
 from tidemill.core.ticks import Completed, Noted, RunWork, Tick
 from tidemill.engine.jobs.task import Task, TaskOptions
 from tidemill.engine.runs.durable_run import WorkEnd
-from tidemill.engine.runs.run_store import RunPost
 from tidemill.engine.worker.context import JobCancelled, find_current_job
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import InternalDispatchEvent
@@ -51,9 +50,10 @@ from tidemill.flows.runner.state_store import StateCell
 from tidemill.flows.runner.steps.attempt import run_attempt
 
 if TYPE_CHECKING:
+    from tidemill.engine.runs.run_store import RunPost
     from tidemill.flows.definition.workflow import AnyWorkflow
 
-Reach = Callable[[], Awaitable[RunPost]]
+Reach = Callable[[], Awaitable["RunPost"]]
 
 
 def task_name(workflow: str, step: str) -> str:

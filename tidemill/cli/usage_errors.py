@@ -1,0 +1,52 @@
+"""What was wrong with a command line, in one sentence that says what was probably meant."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+from cyclopts.exceptions import UnknownCommandError, UnusedCliTokensError
+
+from tidemill.cli.main import build, one_line
+
+
+def usage_message(error: CycloptsError) -> str:
+    command = " ".join(["tidemill", *(error.command_chain or ())])
+    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        app = inspect.signature(error.target).parameters.get("app") if error.target else None
+        file = next((word for word in sys.argv[1:] if word.endswith(".py")), None)
+        is_option = app is not None and app.kind is app.KEYWORD_ONLY
+        hint = f"; the application is an option of this command: --app {file}" if file and is_option else ""
+        return f"{error.unused_tokens[0]!r} is one argument too many{hint}; see `{command} --help`"
+    if isinstance(error, UnknownCommandError) and error.unused_tokens:
+        return _unknown_command(error.unused_tokens[0], error.command_chain or ())
+    said = one_line(error).partition(" Available commands:")[0]  # Only some of them; --help has all.
+    return f"{said} See `{command} --help`" if said.endswith("?") else f"{said.rstrip('.')}; see `{command} --help`"
+
+
+def _unknown_command(word: str, chain: Sequence[str]) -> str:
+    """Says which command was probably meant: one of this group, or of any other."""
+    group = build(whole=True)
+    known = _command_paths(group)
+    for each in chain:
+        group = group[each]
+    here = sorted(name for name in group if not name.startswith("-"))
+    close = difflib.get_close_matches(word, here, 1)
+    elsewhere = [] if chain else [path for path in known if path.split()[-1] == word]
+    meant = [" ".join([*chain, *close])] if close else elsewhere
+    command = " ".join(["tidemill", *chain])
+    if meant:
+        return f"unknown command {word!r}; did you mean `tidemill {meant[0]}`? See `{command} --help`"
+    has = f"; there are {', '.join(here)}" if chain else ""
+    return f"unknown command {word!r}{has}; see `{command} --help`"
+
+
+def _command_paths(group: App, *before: str) -> list[str]:
+    found: list[str] = []
+    for name in group:
+        if not name.startswith("-"):
+            found += [" ".join((*before, name)), *_command_paths(group[name], *before, name)]
+    return found
