@@ -33,6 +33,7 @@ from tidemill.flows.encoding.journal import TickRecord, decode_tick, encode_reco
 from tidemill.flows.encoding.values import encode_packed, encode_packed_event, pack_state
 from tidemill.flows.errors import StepDiverged, WorkflowRuntimeError
 from tidemill.flows.reducer.migration import WAYS_OUT
+from tidemill.flows.reducer.record import RESULTS
 from tidemill.flows.reducer.reducer import RULES
 from tidemill.flows.reducer.state.flow_state import FlowState, Work
 from tidemill.flows.reducer.step_ticks import Ended, Note, StateEdited, StepFailure, Wrote
@@ -366,7 +367,9 @@ class DurableFlowRun(DurableRun, FlowRun):
         content = repr([(call.task.name, call.arguments) for call in calls])
         start = partial(self.kind.gatherer.start, calls)
         ended = await wait_for_child(self, replay, "jobs", content, "ctx.gather_jobs()", start)
-        return await self.kind.gatherer.results(ended.child)
+        results = await self.kind.gatherer.results(ended.child)
+        await replay.pass_mark(replay.lane(), RESULTS, ended.key)
+        return results
 
     def diverge(self, work: Work, error: StepDiverged) -> None:
         if self.observer is not None:

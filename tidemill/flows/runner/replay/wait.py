@@ -19,8 +19,8 @@ async def wait_by_record(
     """Wait for what is recorded, or ask; returns None if the wait times out. `before` is called before it asks."""
     run, base = replay.run, note.question
     run.check_may_wait(replay.work)
-    if replay.observer is not None:
-        await replay.pause(kind, base)
+    if replay.takes_turns:
+        await replay.take_turn(kind, base)
     lane, operation = replay.at(kind, base)
     replay.refuse_inside_effect(lane, "a wait")
     if operation is not None:
@@ -34,6 +34,7 @@ async def wait_by_record(
             await asyncio.sleep(0)  # A loop over an answer that is there must not block the process.
         replay.add(lane, kind, base, question)
     if known:
+        await run.receive_known(replay, lane, question)
         return answer
     before()
     try:
