@@ -1,4 +1,4 @@
-"""Workflows whose steps have several tasks: what each task sees, and in which order, is the same when the step runs again.
+"""Workflows whose steps have several tasks, which see the same in the same order when the step runs again.
 
 Each keeps a log in a local variable and writes it to the state as it grows. The log of the last run of the step must be
 the one in the state, which the first run has written.
@@ -71,12 +71,11 @@ class AsCompleted(Workflow):
 
     @step
     async def work(self, ctx: Context, ev: StartEvent) -> StopEvent:
-        log, seen = Log(ctx), 0
-        for each in asyncio.as_completed([ask(ctx, name) for name in "abcd"]):
+        log = Log(ctx)
+        for n, each in enumerate(asyncio.as_completed([ask(ctx, name) for name in "abcd"])):
             await log.add(await each)
-            seen += 1
-            if seen % 2:
-                await log.add(await ask(ctx, f"more {seen}"))
+            if n % 2:
+                await log.add(await ask(ctx, f"more {n}"))
         return await log.end()
 
 

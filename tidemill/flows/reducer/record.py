@@ -30,9 +30,8 @@ class RecordedOperation(msgspec.Struct, frozen=True, gc=False):
     """Whether the event of a `send` leaves with the tick that this operation is recorded with."""
 
 
-MARKS = BEGIN, END_OF_LANE, ANSWERED, GAVE_UP, EDITING, RESULTS = (
-    *("begin", "end", "answered", "gave up", "editing", "results"),
-)
+BEGIN, END_OF_LANE, ANSWERED, GAVE_UP, EDITING, RESULTS = "begin", "end", "answered", "gave up", "editing", "results"
+MARKS = frozenset((BEGIN, END_OF_LANE, ANSWERED, GAVE_UP, EDITING, RESULTS))
 """Marks in the order of the operations: a task begins with its first operation, and ends; it receives what it has
 waited for, or gives it up; it begins an edit; it has the results of its jobs."""
 

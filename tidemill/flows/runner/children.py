@@ -54,7 +54,7 @@ async def wait_for_child(
         replay.add(lane, "child", name, key)
     known, ended = run.recall(work, key)
     if known:
-        await run.receive_known(replay, lane, key)
+        await run.receive_known(replay, lane, key, replay.after(lane, operation))
     else:
 
         async def start() -> None:

@@ -39,7 +39,8 @@ from tidemill.flows.reducer.state.flow_state import FlowState, Work
 from tidemill.flows.reducer.step_ticks import Ended, Note, StateEdited, StepFailure, Wrote
 from tidemill.flows.runner.children import JobGatherer, Starter, wait_for_child
 from tidemill.flows.runner.in_memory import FlowRun
-from tidemill.flows.runner.replay.step_replay import StepObserver, StepReplay
+from tidemill.flows.runner.replay.observer import StepObserver
+from tidemill.flows.runner.replay.step_replay import StepReplay
 from tidemill.flows.runner.restore import blank_cell, definition_of, restore
 from tidemill.flows.runner.run_handle import result_of
 from tidemill.flows.runner.sending import known_events

@@ -49,7 +49,7 @@ from tidemill.flows.errors import (
     WorkflowStepDoesNotExistError,
     WorkflowTimeoutError,
 )
-from tidemill.flows.reducer.record import ANSWERED, GAVE_UP
+from tidemill.flows.reducer.record import ANSWERED
 from tidemill.flows.reducer.reducer import RULES
 from tidemill.flows.reducer.run_end import RUN_TIMEOUT
 from tidemill.flows.reducer.state.flow_state import FlowState, Work
@@ -58,8 +58,9 @@ from tidemill.flows.reducer.waits import once_question
 from tidemill.flows.runner.event_stream import EventStream, verbose_line
 from tidemill.flows.runner.instrumentation import spans
 from tidemill.flows.runner.replay.local_timers import has_local_timer
+from tidemill.flows.runner.replay.observer import StepObserver
 from tidemill.flows.runner.replay.record_lanes import RecordLane, current_owner
-from tidemill.flows.runner.replay.step_replay import StepObserver, StepReplay, stay_unanswered
+from tidemill.flows.runner.replay.step_replay import StepReplay, stay_unanswered
 from tidemill.flows.runner.steps.attempt import failed_attempt, run_attempt
 from tidemill.flows.runner.steps.context import Context
 from tidemill.flows.runner.steps.pending_waits import HandOut, PendingWaits
@@ -262,7 +263,7 @@ class FlowRun:
 
         `begin` starts what the step waits for, and the step counts as waiting only after it."""
         work, question = replay.work, note.question
-        if self._questions.memory(work.id).is_given_up(question):
+        if question in self._questions.memory(work.id).given_up:
             return await stay_unanswered(replay, lane, question)
         waiting = self._questions.wait(work.id, question, self._hand_to(replay, lane))
         is_over = False
@@ -279,7 +280,8 @@ class FlowRun:
                 replay.suspend_if_all_wait()
             answer = await waiting
             is_over = True
-            replay.mark(lane, ANSWERED, question)
+            if self.is_durable:
+                replay.mark(lane, ANSWERED, question)
             return answer
         except PayloadError:
             is_over = True
@@ -289,10 +291,11 @@ class FlowRun:
             if not is_over:
                 await self._give_up(replay, lane, question, waiting)
 
-    async def receive_known(self, replay: StepReplay, lane: RecordLane, question: str) -> None:
-        """Go on with an answer that is known, when it is its turn."""
+    async def receive_known(self, replay: StepReplay, lane: RecordLane, question: str, after: int) -> None:
+        """Go on with an answer that is known, when it is its turn. `after` is where the record goes on, if it does."""
+        arrival = self._questions.memory(replay.work.id).arrival(question)
         try:
-            await replay.pass_mark(lane, ANSWERED, question, self._questions.memory(replay.work.id).arrival(question))
+            await replay.pass_mark(lane, ANSWERED, question, after, arrival)
         except asyncio.CancelledError:
             await self._give_up(replay, lane, question)
             raise
@@ -306,10 +309,8 @@ class FlowRun:
         await replay.give_up(lane, question)
 
     def _hand_to(self, replay: StepReplay, lane: RecordLane) -> HandOut:
-        """Return how a task receives its answer. In memory a step that is in one task needs no order."""
-        if self.is_durable or replay.has_tasks:
-            return partial(replay.turns.give, lane.name)
-        return asyncio.Future.set_result
+        """Return how a task receives its answer. A run in memory keeps no order."""
+        return partial(replay.turns.give, lane.name) if self.is_durable else asyncio.Future.set_result
 
     async def commit_effect(self, replay: StepReplay, lane: RecordLane, name: str, result: Any) -> None:
         """Record the result of a side effect; returns when it is committed."""

@@ -28,8 +28,9 @@ from tidemill.flows.encoding.record import UNKNOWN
 from tidemill.flows.reducer.record import ROOT, RecordedOperation
 from tidemill.flows.reducer.state.diff import changes
 from tidemill.flows.reducer.state.paths import MISSING, Changes, read_path, write_paths
+from tidemill.flows.runner.replay.lent_values import place_of
 from tidemill.flows.runner.replay.record_lanes import RecordLane
-from tidemill.flows.runner.replay.step_replay import StepReplay, place_of, raise_recorded
+from tidemill.flows.runner.replay.step_replay import StepReplay, raise_recorded
 
 if TYPE_CHECKING:
     from tidemill.flows.runner.steps.context import Context

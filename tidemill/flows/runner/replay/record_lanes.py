@@ -17,7 +17,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from tidemill.flows.reducer.mailbox import Sent, send_event_of, take_spare
-from tidemill.flows.reducer.record import ANSWERED, BEGIN, GAVE_UP, RecordedOperation
+from tidemill.flows.reducer.record import BEGIN, RecordedOperation
 from tidemill.flows.runner.replay.record_order import RecordOrder
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class RecordLane:
     # Every step that uses its context has a lane, and reads these with every operation.
     __slots__ = (
         *("replay", "name", "owner", "record", "left", "question", "future"),
-        *("gathers", "joined", "timed", "inside", "edit"),
+        *("gathers", "joined", "timed", "inside", "at"),
     )
 
     def __init__(self, replay: StepReplay, name: str, owner: Any = None) -> None:
@@ -49,8 +49,8 @@ class RecordLane:
         self.gathers = 0
         self.joined = 0
         self.timed = False
-        self.edit = 0
-        """The position of the recorded edit that it is in."""
+        self.at = 0
+        """The position of its last operation that was in the record."""
         self.inside: str | None = None
         """The name of the side effect that runs in this lane: its operations are not recorded."""
 
@@ -73,7 +73,8 @@ current_lane: ContextVar[RecordLane] = ContextVar("tidemill_lane")
 class RemainingRecord:
     """What is left of a record by lane, and the numbers that were given out."""
 
-    def __init__(self, work: Work, spare: tuple[Sent, ...]) -> None:
+    def __init__(self, work: Work, spare: tuple[Sent, ...], *, orders: bool) -> None:
+        """`orders` if its lanes have to keep the order of the record."""
         self.lanes: dict[str, Recorded] = {}
         self.running: dict[RecordLane, None] = {}  # the tasks and threads of the step, without its own
         self.first: dict[str, str] = {}
@@ -89,9 +90,10 @@ class RemainingRecord:
         self.spare: list[Sent] = list(spare)
         for position, operation in enumerate(work.record):
             self._load(position, operation)
-        self.order = RecordOrder(work.record) if _is_ordered(work.record) else None
+        is_shared = orders and any(each.lane for each in work.record)
+        self.order = RecordOrder(work.record) if is_shared else None
 
-    def claim(self, base: str, first: str, arguments: str) -> str | None:
+    def claim(self, base: str, first: str, arguments: str | None) -> str | None:
         """Return the recorded lane of a task that begins with this operation, if there is one."""
         begun = self.begun[base] = self.begun.get(base, 0) + 1
         unclaimed = self.unclaimed.get(base, [])
@@ -128,23 +130,6 @@ class RemainingRecord:
             self.children[base] = self.children.get(base, 0) + 1
         elif operation.kind == "send" and not operation.leaves:
             take_spare(self.spare, send_event_of(operation))
-
-
-def _is_ordered(record: tuple[RecordedOperation, ...]) -> bool:
-    """Return whether a record has several lanes, and the order in which they have received their answers.
-
-    In records of older versions a lane goes on after a wait without a mark of its answer."""
-    waiting: dict[str, None] = {}
-    is_shared = False
-    for each in record:
-        is_shared = is_shared or bool(each.lane)
-        if each.kind in (ANSWERED, GAVE_UP):
-            waiting.pop(each.lane, None)
-        elif each.lane in waiting:
-            return False
-        elif each.kind in ("wait", "sleep", "child") and each.error is None:
-            waiting[each.lane] = None
-    return is_shared
 
 
 def child_base(key: str) -> str:

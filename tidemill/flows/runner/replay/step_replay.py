@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -22,7 +22,6 @@ from tidemill.flows.encoding.record import UNKNOWN
 from tidemill.flows.errors import StepDiverged, WorkflowRuntimeError
 from tidemill.flows.reducer.mailbox import Sent, send_event_of, take_spare
 from tidemill.flows.reducer.record import (
-    ANSWERED,
     BEGIN,
     EDITING,
     END_OF_LANE,
@@ -35,7 +34,7 @@ from tidemill.flows.reducer.state.paths import MISSING, read_path
 from tidemill.flows.reducer.state.undo import before_kept_writes
 from tidemill.flows.reducer.step_ticks import Suspended, WaitAsked
 from tidemill.flows.reducer.waits import numbered
-from tidemill.flows.runner.replay.lent_values import LentValues
+from tidemill.flows.runner.replay.lent_values import LentValues, place_of
 from tidemill.flows.runner.replay.record_lanes import (
     NOTHING,
     RecordLane,
@@ -45,32 +44,12 @@ from tidemill.flows.runner.replay.record_lanes import (
     current_owner,
     name_of,
 )
-from tidemill.flows.runner.replay.record_order import END
+from tidemill.flows.runner.replay.record_order import END, RecordOrder
 from tidemill.flows.runner.replay.turns import Turns
 
 if TYPE_CHECKING:
     from tidemill.flows.reducer.state.flow_state import Work
     from tidemill.flows.runner.in_memory import FlowRun
-
-
-class StepObserver(Protocol):
-    """What a simulation does at the operations of a step."""
-
-    async def pause(self) -> None:
-        """Let other things happen between two operations."""
-        ...
-
-    def did(self, place: tuple[Any, ...], value: Any) -> None:
-        """Remember the value of an operation."""
-        ...
-
-    def replayed(self, place: tuple[Any, ...], value: Any) -> None:
-        """Compare the value of an operation that was replayed with the remembered one."""
-        ...
-
-    def diverged(self, run: str, error: StepDiverged) -> None:
-        """Report a step that does not follow its record."""
-        ...
 
 
 class StepReplay:
@@ -79,7 +58,7 @@ class StepReplay:
     __slots__ = (
         *("run", "work", "copies", "observer", "root", "spare", "diverged", "ended", "takes_turns"),
         *("sends_to_skip", "writes_to_skip", "shows_to_skip"),
-        *("_fresh", "_kept", "_lent", "_holds_events", "_turns"),
+        *("_fresh", "_kept", "_lent", "_holds_events", "_turns", "_order"),
     )
 
     def __init__(self, run: FlowRun, work: Work, owner: Any, done: list[RecordedOperation] | None = None) -> None:
@@ -99,19 +78,21 @@ class StepReplay:
         self._lent: LentValues | None = None
         self._holds_events = False
         self._turns: Turns | None = None
+        self._order: RecordOrder | None = None
         self.takes_turns = run.observer is not None
         """Whether an operation may have to wait for others: those before it in the record, or those of a simulation."""
         if work.counted_to is not None:
             self.sends_to_skip, self.writes_to_skip, self.shows_to_skip = work.sent, work.wrote, work.shown
         if work.record:
             self._give(self.root)
-            self.takes_turns = self.takes_turns or self._record.order is not None
+            self._order = self._record.order
+            self.takes_turns = self.takes_turns or self._order is not None
 
     @property
     def _record(self) -> RemainingRecord:
         """What only steps need that wait, have tasks, or run again."""
         if self._kept is None:
-            self._kept = RemainingRecord(self.work, self.spare)
+            self._kept = RemainingRecord(self.work, self.spare, orders=self.copies)
         return self._kept
 
     @property
@@ -138,13 +119,10 @@ class StepReplay:
         queue = lane.record.get((kind, key))
         if not queue:
             raise self.diverge(lane, f"the step now does {_named(kind, key)}")
-        position, operation = queue.popleft()
-        if kind not in MARKS:
-            lane.left -= 1
-        if kind == "edit":
-            lane.edit = position  # It counts when it ends.
-        else:
-            self._did(position)
+        lane.left -= 1
+        lane.at, operation = queue.popleft()
+        if self._order is not None and kind != "edit":  # It counts when it ends.
+            self._did(lane.at)
         return operation
 
     # -- turns ------------------------------------------------------------------------------------
@@ -153,8 +131,7 @@ class StepReplay:
     def turns(self) -> Turns:
         """What the tasks of the step wait for."""
         if self._turns is None:
-            order = None if self._kept is None else self._kept.order
-            self._turns = Turns(self.run._home, (self.run.weak, self.work.id), self.work.step, order)
+            self._turns = Turns(self.run._home, (self.run.weak, self.work.id), self.work.step, self._order)
         return self._turns
 
     @property
@@ -170,7 +147,7 @@ class StepReplay:
         if self.observer is not None:
             await self.observer.pause()
             rests = True
-        position, order = self._position_of(lane, kind, key), self._record.order
+        position, order = self._position_of(lane, kind, key), self._order
         if kind == "edit":  # It is recorded when it ends, after what others do meanwhile.
             position = min(position, self._position_of(lane, EDITING, ""))
         if rests or (order is not None and not order.is_turn(lane.name, position)):
@@ -181,15 +158,28 @@ class StepReplay:
         if self.copies and self._is_at_home:
             await self.turns.take(lane.name)
 
-    async def pass_mark(self, lane: RecordLane, kind: str, key: str, arrival: int = 0) -> None:
-        """Go on at a mark: where it is in the record, or when all that is recorded has been done. Then at rest."""
-        position = self._position_of(lane, kind, key)
-        if self._is_at_home:
-            await self.turns.take(lane.name, position, arrival)
-        self.mark(lane, kind, key)
+    def after(self, lane: RecordLane, operation: RecordedOperation | None) -> int:
+        """Return the position behind a recorded wait if the lane has gone on after it, else the end of the record.
+
+        A step that was in one task when it received its answer has no mark of that: nothing was in between."""
+        return END if operation is None or not lane.left else lane.at + 1
+
+    def may_pass(self, lane: RecordLane, kind: str, key: str, after: int = END) -> bool:
+        """Pass a mark if it is its turn; returns whether it is. `after` is the position that it has without a mark."""
+        if self.copies:
+            if self._is_at_home and not self.turns.is_next(lane.name, self._position_of(lane, kind, key, after)):
+                return False
+            self.mark(lane, kind, key)
+        return True
+
+    async def pass_mark(self, lane: RecordLane, kind: str, key: str, after: int = END, arrival: int = 0) -> None:
+        """Wait until it is the turn of a mark, and pass it."""
+        if not self.may_pass(lane, kind, key, after):
+            await self.turns.take(lane.name, self._position_of(lane, kind, key, after), arrival)
+            self.mark(lane, kind, key)
 
     async def give_up(self, lane: RecordLane, question: str) -> None:
-        """Go on without an answer. Tasks that are cancelled together go on one after the other, as those answered do."""
+        """Go on without an answer. Tasks that are cancelled together go on one after the other."""
         position = self._position_of(lane, GAVE_UP, question)
         try:
             if self.copies and lane is not self.root and not self.ended and self.run.is_running and self._is_at_home:
@@ -199,14 +189,14 @@ class StepReplay:
 
     def mark(self, lane: RecordLane, kind: str, key: str = "") -> None:
         """Pass a mark in the record, or add it."""
-        if lane.record.get((kind, key)):
-            self.next_of(lane, kind, key)
-        elif not self.ended:
+        if marks := lane.record.get((kind, key)):
+            self._did(marks.popleft()[0])
+        elif self.copies and self.has_tasks and not self.ended:  # A run in memory keeps no order.
             self.add(lane, kind, key)
 
-    def _position_of(self, lane: RecordLane, kind: str, key: str) -> int:
+    def _position_of(self, lane: RecordLane, kind: str, key: str, otherwise: int = END) -> int:
         queue = lane.record.get((kind, key))
-        return queue[0][0] if queue else END
+        return queue[0][0] if queue else otherwise
 
     @property
     def _is_at_home(self) -> bool:
@@ -215,10 +205,9 @@ class StepReplay:
 
     def _did(self, position: int) -> None:
         """An operation of the record has been done again."""
-        order = self._record.order
-        if order is not None:
-            order.do(position)
-            if order.is_over:
+        if self._order is not None:
+            self._order.do(position)
+            if self._order.is_over:
                 self.takes_turns = self.observer is not None
             self._go_on()
 
@@ -257,14 +246,15 @@ class StepReplay:
     def _enter_lane(self, parent: RecordLane, owner: Any, kind: str, key: str) -> RecordLane:
         """Make a task or thread that the step has started a lane under its parent."""
         record = self._record
-        base, first, arguments = f"{parent.name}/{name_of(owner)}.", f"{kind} {key}", arguments_of(owner)
+        base, first = f"{parent.name}/{name_of(owner)}.", f"{kind} {key}"
+        arguments = arguments_of(owner) if self.copies else None
         name = record.claim(base, first, arguments)
         lane = RecordLane(self, name or record.new_name(base), owner)
         self._give(lane)
         if name is None:
             self.add(lane, BEGIN, first, arguments)
         else:
-            self.next_of(lane, BEGIN, first)
+            self.mark(lane, BEGIN, first)
         record.running[lane] = None
         current_lane.set(lane)
         if isinstance(owner, asyncio.Future):
@@ -273,10 +263,10 @@ class StepReplay:
 
     def _end_lane(self, lane: RecordLane, task: Any) -> None:
         lane.owner = None
-        self._record.running.pop(lane, None)
         self.mark(lane, END_OF_LANE)
-        if (order := self._record.order) is not None and any(lane.record.values()):
-            order.end_lane(lane.name)
+        self._record.running.pop(lane, None)
+        if self._order is not None and any(lane.record.values()):
+            self._order.end_lane(lane.name)
             self._go_on()
         self.suspend_if_all_wait()
 
@@ -339,7 +329,7 @@ class StepReplay:
         """Give the state of an edit that is in the record; it counts as done when it ends."""
         if lane.record.get((EDITING, "")):
             self.mark(lane, EDITING)
-        position = lane.edit
+        position = lane.at
         try:
             yield copy_data(operation.result)
         finally:
@@ -515,15 +505,6 @@ def raise_recorded(operation: RecordedOperation) -> None:
     if operation.error is not None:
         name, message = operation.error
         raise exception_from({"exception_type": name, "exception_message": message})
-
-
-def place_of(path: str, store: Any, live: dict[str, Any]) -> tuple[Any, str]:
-    """Return what a path leads into, the state or a live object of this process, and the rest of the path."""
-    if live:
-        name, _, rest = path.partition(".")
-        if name in live:
-            return live[name], rest
-    return store, path
 
 
 def _named(kind: str, key: str) -> str:

@@ -53,7 +53,7 @@ class Turns:
 
     async def take(self, lane: str, position: int = END, arrival: int = 0) -> None:
         """Wait until it is the turn of a position in the record, and the step is at rest."""
-        if self._is_next(lane, position):
+        if self.is_next(lane, position):
             return
         future: asyncio.Future[Any] = self._deliveries.loop.create_future()
         self._add(lane, position, arrival, future, None)
@@ -61,7 +61,7 @@ class Turns:
 
     def give(self, lane: str, future: asyncio.Future[Any], value: Any) -> None:
         """Set the result of a future when the step is at rest and has done all that is recorded."""
-        if self._is_next(lane, END):
+        if self.is_next(lane, END):
             future.set_result(value)
         else:
             self._add(lane, END, _LATER, future, value)
@@ -94,7 +94,8 @@ class Turns:
             heapq.heappop(self._waiting)
         return False
 
-    def _is_next(self, lane: str, position: int) -> bool:
+    def is_next(self, lane: str, position: int) -> bool:
+        """Return whether it is the turn of a position, and the step is at rest."""
         if self._waiting and (position == END or self._waiting[0][0] < position):
             return False
         return (self._order is None or self._order.is_turn(lane, position)) and self._deliveries.is_at_rest(self.key)
@@ -138,9 +139,9 @@ class Deliveries:
     def is_at_rest(self, key: StepKey) -> bool:
         """Return whether no callback of a step is left to run; False if there are many callbacks to look through."""
         ready = self._ready
-        if ready is None or len(ready) > _FEW:
-            return not ready and ready is not None
-        return not any(step_of(variables) == key for variables in _variables_of(ready))
+        if not ready:
+            return ready is not None
+        return len(ready) <= _FEW and not any(step_of(variables) == key for variables in _variables_of(ready))
 
     def add(self, turns: Turns) -> None:
         """Hand out what a step waits for as soon as it is at rest."""

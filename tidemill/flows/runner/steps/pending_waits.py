@@ -27,15 +27,10 @@ class Memory:
     def __init__(self, known: Known | None) -> None:
         self.answers, self.lapsed, self.given_up = known or ({}, {}, frozenset())
         self.withdrawn: set[str] = set()
-        self._arrived = {question: number for number, question in enumerate((*self.answers, *self.lapsed))}
 
     def arrival(self, question: str) -> int:
-        """Return the place of an answer among those that the step had when it started, in the order of arrival."""
-        return self._arrived.get(question, len(self._arrived))
-
-    def is_given_up(self, question: str) -> bool:
-        """Return whether the step had given up a wait when it went on: it stays unanswered."""
-        return question in self.given_up
+        """Return the place of an answer among those that have arrived."""
+        return next((n for n, each in enumerate((*self.answers, *self.lapsed)) if each == question), 0)
 
     def recall(self, question: str) -> tuple[bool, Any]:
         """Return whether the outcome of this wait is known, and the answer: None if it timed out."""

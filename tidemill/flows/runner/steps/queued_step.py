@@ -45,8 +45,9 @@ from tidemill.flows.reducer.step_ticks import (
     Wrote,
 )
 from tidemill.flows.runner.in_memory import FlowRun
+from tidemill.flows.runner.replay.observer import StepObserver
 from tidemill.flows.runner.replay.record_lanes import RecordLane
-from tidemill.flows.runner.replay.step_replay import StepObserver, StepReplay, stay_unanswered
+from tidemill.flows.runner.replay.step_replay import StepReplay, stay_unanswered
 from tidemill.flows.runner.state_store import StateCell
 from tidemill.flows.runner.steps.attempt import run_attempt
 
@@ -238,7 +239,7 @@ class QueuedStepRun(FlowRun):
     async def ask(
         self, replay: StepReplay, lane: RecordLane, note: WaitAsked, begin: Callable[[], Awaitable[None]] | None = None
     ) -> Any:
-        if self._questions.memory(replay.work.id).is_given_up(note.question):
+        if note.question in self._questions.memory(replay.work.id).given_up:
             return await stay_unanswered(replay, lane, note.question)
         self.note(replay.work, msgspec.structs.replace(note, operations=replay.flush(), rests_on=(note.question,)))
         raise _Asked
