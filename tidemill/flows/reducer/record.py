@@ -24,8 +24,8 @@ class RecordedOperation(msgspec.Struct, frozen=True, gc=False):
     key: str
     """A path; the class and target of an event; a buffer; a question; a name."""
     result: Any = None
-    error: tuple[str, str] | None = None
-    """The class and message of the exception that the operation has raised."""
+    error: tuple[Any, ...] | None = None
+    """The class and message of the exception that the operation has raised, and the detail of it if it has one."""
     leaves: bool = False
     """Whether the event of a `send` leaves with the tick that this operation is recorded with."""
 

@@ -29,6 +29,7 @@ from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import ChildEnded, Event, InternalDispatchEvent
 from tidemill.flows.definition.signature import StepSpec
 from tidemill.flows.encoding.events import decode_event, qualified_name
+from tidemill.flows.encoding.exceptions import exception_detail
 from tidemill.flows.encoding.journal import TickRecord, decode_tick, encode_record, encode_tick, record_of
 from tidemill.flows.encoding.values import encode_packed, encode_packed_event, pack_state
 from tidemill.flows.errors import StepDiverged, WorkflowRuntimeError
@@ -295,7 +296,10 @@ class DurableFlowRun(DurableRun, FlowRun):
         turn.logs += self._talk.take()
         turn.result = None if end.result is None else self._encode_packed(end.result)
         if end.error is not None:
-            turn.error = encode({"kind": end.error.kind, "message": end.error.message, "trace": end.error.traceback})
+            error = {"kind": end.error.kind, "message": end.error.message, "trace": end.error.traceback}
+            if (detail := exception_detail(end.error.exception, end.error.kind)) is not None:
+                error["detail"] = detail
+            turn.error = encode(error)
             more = f"; {end.why}" if end.why else ""
             turn.note = storable(f"{end.error.kind.rpartition('.')[2]}: {end.error.message}{more}")
         elif end.state == "timed_out":
@@ -489,5 +493,5 @@ def _storable(ended: Ended) -> Ended:
     failure = ended.error
     if failure is None or storable(failure.message + failure.traceback) == failure.message + failure.traceback:
         return ended
-    kept = StepFailure(failure.kind, storable(failure.message), storable(failure.traceback))
+    kept = StepFailure(failure.kind, storable(failure.message), storable(failure.traceback), failure.exception)
     return msgspec.structs.replace(ended, error=kept)

@@ -60,7 +60,8 @@ from tidemill.flows.runner.instrumentation import spans
 from tidemill.flows.runner.replay.local_timers import has_local_timer
 from tidemill.flows.runner.replay.observer import StepObserver
 from tidemill.flows.runner.replay.record_lanes import RecordLane, current_owner
-from tidemill.flows.runner.replay.step_replay import StepReplay, stay_unanswered
+from tidemill.flows.runner.replay.step_replay import StepReplay
+from tidemill.flows.runner.replay.wait import stay_unanswered
 from tidemill.flows.runner.steps.attempt import failed_attempt, run_attempt
 from tidemill.flows.runner.steps.context import Context
 from tidemill.flows.runner.steps.pending_waits import HandOut, PendingWaits

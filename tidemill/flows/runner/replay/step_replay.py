@@ -17,7 +17,7 @@ import msgspec
 
 from tidemill.core.errors import PayloadError
 from tidemill.flows.encoding.copies import SHARED, copy_data
-from tidemill.flows.encoding.exceptions import exception_document, exception_from
+from tidemill.flows.encoding.exceptions import exception_document, exception_of
 from tidemill.flows.encoding.record import UNKNOWN
 from tidemill.flows.errors import StepDiverged, WorkflowRuntimeError
 from tidemill.flows.reducer.mailbox import Sent, send_event_of, take_spare
@@ -294,8 +294,7 @@ class StepReplay:
         if error is None:
             self._fresh.append(RecordedOperation(lane.name, kind, key, result, None, leaves))
         else:
-            document = exception_document(error)
-            raised = (document["exception_type"], document["exception_message"])
+            raised = tuple(exception_document(error).values())
             self._fresh.append(RecordedOperation(lane.name, kind, key, result, raised, leaves))
 
     def flush(self) -> tuple[RecordedOperation, ...]:
@@ -492,19 +491,10 @@ class StepReplay:
             (self.observer.did if operation is None else self.observer.replayed)(place, value)
 
 
-async def stay_unanswered(replay: StepReplay, lane: RecordLane, question: str) -> Any:
-    """Wait for what the step had given up before it went on: it gives it up again."""
-    try:
-        await asyncio.get_running_loop().create_future()
-    finally:
-        await replay.give_up(lane, question)
-
-
 def raise_recorded(operation: RecordedOperation) -> None:
     """Raise again what a recorded operation has raised."""
     if operation.error is not None:
-        name, message = operation.error
-        raise exception_from({"exception_type": name, "exception_message": message})
+        raise exception_of(*operation.error)
 
 
 def _named(kind: str, key: str) -> str:

@@ -11,6 +11,7 @@ import msgspec
 from tidemill.core.errors import PayloadError
 from tidemill.flows.reducer.record import ANSWERED
 from tidemill.flows.reducer.step_ticks import WaitAsked
+from tidemill.flows.runner.replay.record_lanes import RecordLane
 from tidemill.flows.runner.replay.step_replay import StepReplay, raise_recorded
 
 
@@ -45,3 +46,11 @@ async def wait_by_record(
     except PayloadError as error:
         replay.fail_wait(lane, kind, base, question, error)
         raise
+
+
+async def stay_unanswered(replay: StepReplay, lane: RecordLane, question: str) -> Any:
+    """Wait for what the step had given up before it went on: it gives it up again."""
+    try:
+        await asyncio.get_running_loop().create_future()
+    finally:
+        await replay.give_up(lane, question)

@@ -47,7 +47,8 @@ from tidemill.flows.reducer.step_ticks import (
 from tidemill.flows.runner.in_memory import FlowRun
 from tidemill.flows.runner.replay.observer import StepObserver
 from tidemill.flows.runner.replay.record_lanes import RecordLane
-from tidemill.flows.runner.replay.step_replay import StepReplay, stay_unanswered
+from tidemill.flows.runner.replay.step_replay import StepReplay
+from tidemill.flows.runner.replay.wait import stay_unanswered
 from tidemill.flows.runner.state_store import StateCell
 from tidemill.flows.runner.steps.attempt import run_attempt
 
