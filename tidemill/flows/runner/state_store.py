@@ -267,7 +267,7 @@ class StateStore(Generic[S]):
             raise
         replay.add(lane, "set", path)
         if replay.copies:
-            replay.lent.write(path, stored, value)
+            replay.lent.write(path, stored if path else replay.whole(stored), value)
 
 
 class InMemoryStateStore(StateStore[S]):
