@@ -7,13 +7,13 @@ from functools import lru_cache
 
 import pytest
 
-from tests.simulation.lane_programs import LANES
+from tests.simulation.programs.several_tasks import LANES
 from tests.simulation.seeds import again, batches, drawn, replayed
 from tests.simulation.test_simulated_flows import end
 from tidemill.engine.simulation.simulation import NO_FAULTS
 from tidemill.flows.simulate import SimulatedRun, simulate
 
-FILE = "tests/simulation/test_several_tasks.py"
+FILE = "tests/simulation/programs/test_several_tasks.py"
 
 
 @lru_cache
