@@ -107,8 +107,6 @@ class StepReplay:
         """Whether the step has changed a value of the state that it holds."""
         return self._lent is not None and self._lent.are_changed
 
-    # -- lanes ------------------------------------------------------------------------------------
-
     def at(self, kind: str, key: str) -> tuple[RecordLane, RecordedOperation | None]:
         """Return the lane of the caller, and the recorded operation that this is; None behind the end of the record."""
         lane = self.lane(kind, key)
