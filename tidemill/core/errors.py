@@ -6,10 +6,15 @@ message of a `TidemillError`; any other exception is a bug in Tidemill.
 
 from __future__ import annotations
 
+_MOST_OF_GROUP = 10
+
 
 def words_of(error: BaseException) -> str:
-    """Return the message of an exception; the exception's own `__str__` may fail."""
+    """Return the message of an exception, with those in a group; the exception's own `__str__` may fail."""
     try:
+        if isinstance(error, BaseExceptionGroup):
+            inner = "; ".join(f"{type(each).__name__}: {words_of(each)}" for each in error.exceptions[:_MOST_OF_GROUP])
+            return f"{error}: {inner}{'; ...' if len(error.exceptions) > _MOST_OF_GROUP else ''}"
         return str(error)
     except Exception as broken:  # noqa: BLE001 - the exception's own code is the user's
         return f"(its message cannot be read: {type(broken).__name__})"

@@ -14,7 +14,7 @@ from tidemill.core.ticks import CancelAsked, Completed, Elapsed, Migrated, Noted
 from tidemill.engine.runs.durable_run import NOTHING_BEGUN, Begun
 from tidemill.flows.encoding.classes import loaded_event_class
 from tidemill.flows.encoding.events import decode_event, encode_event, qualified_name
-from tidemill.flows.encoding.exceptions import exception_from
+from tidemill.flows.encoding.exceptions import exception_detail, exception_of
 from tidemill.flows.encoding.record import NO_STATE, pack_operations, unpack_operations
 from tidemill.flows.encoding.values import pack, pack_part, pack_state, unpack
 from tidemill.flows.reducer.state.paths import MISSING
@@ -49,6 +49,8 @@ class TickRecord(msgspec.Struct, omit_defaults=True, gc=False):
     listed: bool = False
     sent: list[tuple[msgspec.Raw, str | None]] = []
     error: tuple[str, str, str] | None = None
+    detail: dict[str, Any] | None = None
+    """What makes the exception of a failed step again, beside its class and message."""
     retry_in: float | None = None
     note: msgspec.Raw = msgspec.Raw()
     timer: str = ""
@@ -87,6 +89,7 @@ def record_of(tick: Tick, store: Any = NO_STATE) -> TickRecord:
             listed=ended.listed,
             sent=[(_raw(event), target) for event, target in ended.sent] if ended.sent else [],
             error=None if failure is None else (failure.kind, failure.message, failure.traceback),
+            detail=None if failure is None else exception_detail(failure.exception, failure.kind),
             retry_in=ended.retry_in,
         )
     if isinstance(tick, Noted):
@@ -160,8 +163,7 @@ def _ended(record: TickRecord) -> Ended:
     failure = None
     if record.error is not None:
         kind, message, trace = record.error
-        exception = exception_from({"exception_type": kind, "exception_message": message})
-        failure = StepFailure(kind, message, trace, exception)
+        failure = StepFailure(kind, message, trace, exception_of(kind, message, record.detail))
     sent = [(decode_event(bytes(event)), target) for event, target in record.sent] if record.sent else ()
     return Ended(
         tuple([decode_event(bytes(event)) for event in record.events]),

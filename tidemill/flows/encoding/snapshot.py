@@ -19,7 +19,7 @@ from tidemill.core.errors import PayloadError
 from tidemill.flows.definition.topology import Topology
 from tidemill.flows.encoding.classes import loaded_event_class
 from tidemill.flows.encoding.events import qualified_name
-from tidemill.flows.encoding.exceptions import exception_from
+from tidemill.flows.encoding.exceptions import exception_detail, exception_of
 from tidemill.flows.encoding.record import NO_STATE, pack_operations, resolve, unpack_operations
 from tidemill.flows.encoding.values import pack, unpack
 from tidemill.flows.reducer.state.flow_state import (
@@ -378,11 +378,14 @@ def _unpack_ending(data: Any) -> Ending | None:
 
 
 def _pack_failure(failure: StepFailure | None) -> Any:
-    return None if failure is None else [failure.kind, failure.message, failure.traceback]
+    if failure is None:
+        return None
+    detail = exception_detail(failure.exception, failure.kind)
+    return [failure.kind, failure.message, failure.traceback, *([detail] if detail else ())]
 
 
 def _unpack_failure(data: Any) -> StepFailure | None:
     if data is None:
         return None
-    kind, message, trace = data
-    return StepFailure(kind, message, trace, exception_from({"exception_type": kind, "exception_message": message}))
+    kind, message, trace, *detail = data
+    return StepFailure(kind, message, trace, exception_of(kind, message, *detail))

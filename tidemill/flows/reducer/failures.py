@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.core.ticks import Command, SetTimer
 from tidemill.flows.definition.events import ChildEnded, CollectionReleaseEvent, StepFailedEvent, WorkflowFailedEvent
-from tidemill.flows.encoding.exceptions import exception_from
+from tidemill.flows.encoding.exceptions import exception_of
 from tidemill.flows.errors import WorkflowRuntimeError
 from tidemill.flows.reducer.attempts import enqueue, start_queued
 from tidemill.flows.reducer.event_buffer import undo_all
@@ -96,4 +96,4 @@ def _exception(failure: StepFailure | None) -> Exception:
         return WorkflowRuntimeError("the step failed")
     if failure.exception is not None:
         return failure.exception
-    return exception_from({"exception_type": failure.kind, "exception_message": failure.message})
+    return exception_of(failure.kind, failure.message)

@@ -20,15 +20,20 @@ class RecordedOperation(msgspec.Struct, frozen=True, gc=False):
 
     lane: str
     kind: str
-    """get, state, edit, set, send, show, collect, wait, sleep, child, once, now, random, retry_info, or begin."""
+    """get, state, edit, set, send, show, collect, wait, sleep, child, once, now, random, retry_info, or a mark."""
     key: str
     """A path; the class and target of an event; a buffer; a question; a name."""
     result: Any = None
-    error: tuple[str, str] | None = None
-    """The class and message of the exception that the operation has raised."""
+    error: tuple[Any, ...] | None = None
+    """The class and message of the exception that the operation has raised, and the detail of it if it has one."""
     leaves: bool = False
     """Whether the event of a `send` leaves with the tick that this operation is recorded with."""
 
+
+BEGIN, END_OF_LANE, ANSWERED, GAVE_UP, EDITING, RESULTS = "begin", "end", "answered", "gave up", "editing", "results"
+MARKS = frozenset((BEGIN, END_OF_LANE, ANSWERED, GAVE_UP, EDITING, RESULTS))
+"""Marks in the order of the operations: a task begins with its first operation, and ends; it receives what it has
+waited for, or gives it up; it begins an edit; it has the results of its jobs."""
 
 READS = frozenset(("get", "state", "edit"))
 """The kinds whose results are values of the run's state."""

@@ -64,6 +64,10 @@ RULES = 2
 """The rules of this reducer. 1: no records, no mailbox, a step that continues may exceed the number of workers."""
 
 
+_LOOK_AGAIN = 1.0
+"""Seconds after which the timeout of a step that waits in memory is looked at again."""
+
+
 class FlowProgram:
     """A workflow as a program for the control loop."""
 
@@ -219,6 +223,8 @@ class FlowProgram:
                 work.asleep = False
                 occupy(state, work)
                 out.append(run_work(work))
+            elif work is not None and work.suspended:  # It may leave memory before: its process may have stood still.
+                out.append(SetTimer(tick.timer, tick.at + _LOOK_AGAIN))
             return
         number, _, question = number.partition(":")
         work = state.works.get(int(number))

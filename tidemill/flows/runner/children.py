@@ -41,6 +41,8 @@ async def wait_for_child(
 ) -> ChildEnded:
     """Start something unless the step has started it before, and wait for its end."""
     work = replay.work
+    if replay.takes_turns:
+        await replay.take_turn("child", name)
     lane, operation = replay.at("child", name)
     replay.refuse_inside_effect(lane, what)
     if operation is not None:
@@ -51,7 +53,9 @@ async def wait_for_child(
         key = replay.child_key(f"child {name}-{digest} of r{run.number}.{work.id}")
         replay.add(lane, "child", name, key)
     known, ended = run.recall(work, key)
-    if not known:
+    if known:
+        await run.receive_known(replay, lane, key, replay.after(lane, operation))
+    else:
 
         async def start() -> None:
             end = await begin(key, (run.number, work.id))

@@ -29,16 +29,19 @@ from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import ChildEnded, Event, InternalDispatchEvent
 from tidemill.flows.definition.signature import StepSpec
 from tidemill.flows.encoding.events import decode_event, qualified_name
+from tidemill.flows.encoding.exceptions import exception_detail
 from tidemill.flows.encoding.journal import TickRecord, decode_tick, encode_record, encode_tick, record_of
 from tidemill.flows.encoding.values import encode_packed, encode_packed_event, pack_state
 from tidemill.flows.errors import StepDiverged, WorkflowRuntimeError
 from tidemill.flows.reducer.migration import WAYS_OUT
+from tidemill.flows.reducer.record import RESULTS
 from tidemill.flows.reducer.reducer import RULES
 from tidemill.flows.reducer.state.flow_state import FlowState, Work
 from tidemill.flows.reducer.step_ticks import Ended, Note, StateEdited, StepFailure, Wrote
 from tidemill.flows.runner.children import JobGatherer, Starter, wait_for_child
 from tidemill.flows.runner.in_memory import FlowRun
-from tidemill.flows.runner.replay.step_replay import StepObserver, StepReplay
+from tidemill.flows.runner.replay.observer import StepObserver
+from tidemill.flows.runner.replay.step_replay import StepReplay
 from tidemill.flows.runner.restore import blank_cell, definition_of, restore
 from tidemill.flows.runner.run_handle import result_of
 from tidemill.flows.runner.sending import known_events
@@ -293,7 +296,10 @@ class DurableFlowRun(DurableRun, FlowRun):
         turn.logs += self._talk.take()
         turn.result = None if end.result is None else self._encode_packed(end.result)
         if end.error is not None:
-            turn.error = encode({"kind": end.error.kind, "message": end.error.message, "trace": end.error.traceback})
+            error = {"kind": end.error.kind, "message": end.error.message, "trace": end.error.traceback}
+            if (detail := exception_detail(end.error.exception, end.error.kind)) is not None:
+                error["detail"] = detail
+            turn.error = encode(error)
             more = f"; {end.why}" if end.why else ""
             turn.note = storable(f"{end.error.kind.rpartition('.')[2]}: {end.error.message}{more}")
         elif end.state == "timed_out":
@@ -366,7 +372,9 @@ class DurableFlowRun(DurableRun, FlowRun):
         content = repr([(call.task.name, call.arguments) for call in calls])
         start = partial(self.kind.gatherer.start, calls)
         ended = await wait_for_child(self, replay, "jobs", content, "ctx.gather_jobs()", start)
-        return await self.kind.gatherer.results(ended.child)
+        results = await self.kind.gatherer.results(ended.child)
+        await replay.pass_mark(replay.lane(), RESULTS, ended.key)
+        return results
 
     def diverge(self, work: Work, error: StepDiverged) -> None:
         if self.observer is not None:
@@ -485,5 +493,5 @@ def _storable(ended: Ended) -> Ended:
     failure = ended.error
     if failure is None or storable(failure.message + failure.traceback) == failure.message + failure.traceback:
         return ended
-    kept = StepFailure(failure.kind, storable(failure.message), storable(failure.traceback))
+    kept = StepFailure(failure.kind, storable(failure.message), storable(failure.traceback), failure.exception)
     return msgspec.structs.replace(ended, error=kept)

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -48,6 +49,7 @@ from tidemill.flows.errors import (
     WorkflowStepDoesNotExistError,
     WorkflowTimeoutError,
 )
+from tidemill.flows.reducer.record import ANSWERED
 from tidemill.flows.reducer.reducer import RULES
 from tidemill.flows.reducer.run_end import RUN_TIMEOUT
 from tidemill.flows.reducer.state.flow_state import FlowState, Work
@@ -56,11 +58,13 @@ from tidemill.flows.reducer.waits import once_question
 from tidemill.flows.runner.event_stream import EventStream, verbose_line
 from tidemill.flows.runner.instrumentation import spans
 from tidemill.flows.runner.replay.local_timers import has_local_timer
+from tidemill.flows.runner.replay.observer import StepObserver
 from tidemill.flows.runner.replay.record_lanes import RecordLane, current_owner
-from tidemill.flows.runner.replay.step_replay import StepObserver, StepReplay
+from tidemill.flows.runner.replay.step_replay import StepReplay
+from tidemill.flows.runner.replay.wait import stay_unanswered
 from tidemill.flows.runner.steps.attempt import failed_attempt, run_attempt
 from tidemill.flows.runner.steps.context import Context
-from tidemill.flows.runner.steps.pending_waits import PendingWaits
+from tidemill.flows.runner.steps.pending_waits import HandOut, PendingWaits
 
 if TYPE_CHECKING:
     from tidemill.engine.jobs.task import Call
@@ -260,10 +264,9 @@ class FlowRun:
 
         `begin` starts what the step waits for, and the step counts as waiting only after it."""
         work, question = replay.work, note.question
-        memory = self._questions.memory(work.id)
-        if question in memory.given_up:  # It had been given up when the step went on: it stays unanswered.
-            return await asyncio.get_running_loop().create_future()
-        waiting = self._questions.wait(work.id, question)
+        if question in self._questions.memory(work.id).given_up:
+            return await stay_unanswered(replay, lane, question)
+        waiting = self._questions.wait(work.id, question, self._hand_to(replay, lane))
         is_over = False
         try:
             if self.is_durable:
@@ -278,18 +281,42 @@ class FlowRun:
                 replay.suspend_if_all_wait()
             answer = await waiting
             is_over = True
+            if self.is_durable:
+                replay.mark(lane, ANSWERED, question)
             return answer
         except PayloadError:
             is_over = True
             raise
         finally:
             lane.go_on()
-            if not is_over and self._questions.leave(work.id, question, waiting) and self.is_running:
-                self.note(work, Withdrew(question))  # The step gives up its wait: it must not be answered any more.
+            if not is_over:
+                await self._give_up(replay, lane, question, waiting)
 
-    async def commit_effect(self, work: Work, name: str, result: Any) -> None:
+    async def receive_known(self, replay: StepReplay, lane: RecordLane, question: str, after: int) -> None:
+        """Go on with an answer that is known, when it is its turn. `after` is where the record goes on, if it does."""
+        arrival = self._questions.memory(replay.work.id).arrival(question)
+        try:
+            await replay.pass_mark(lane, ANSWERED, question, after, arrival)
+        except asyncio.CancelledError:
+            await self._give_up(replay, lane, question)
+            raise
+
+    async def _give_up(
+        self, replay: StepReplay, lane: RecordLane, question: str, waiting: asyncio.Future[Any] | None = None
+    ) -> None:
+        """A task of a step gives up its wait: it must not be answered any more."""
+        if self._questions.leave(replay.work.id, question, waiting) and self.is_running:
+            self.note(replay.work, Withdrew(question))
+        await replay.give_up(lane, question)
+
+    def _hand_to(self, replay: StepReplay, lane: RecordLane) -> HandOut:
+        """Return how a task receives its answer. A run in memory keeps no order."""
+        return partial(replay.turns.give, lane.name) if self.is_durable else asyncio.Future.set_result
+
+    async def commit_effect(self, replay: StepReplay, lane: RecordLane, name: str, result: Any) -> None:
         """Record the result of a side effect; returns when it is committed."""
-        committed = self._questions.wait(work.id, once_question(name))
+        work = replay.work
+        committed = self._questions.wait(work.id, once_question(name), self._hand_to(replay, lane))
         self.note(work, Did(name, result))
         await committed
 

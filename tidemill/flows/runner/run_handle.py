@@ -18,7 +18,7 @@ from tidemill.engine.runs.run_waits import run_waits
 from tidemill.flows.definition.events import Event, ReplyEvent, StopEvent
 from tidemill.flows.definition.workflow import AnyWorkflow
 from tidemill.flows.encoding.events import qualified_name
-from tidemill.flows.encoding.exceptions import exception_from
+from tidemill.flows.encoding.exceptions import exception_of
 from tidemill.flows.encoding.journal import encode_tick
 from tidemill.flows.encoding.values import unpack
 from tidemill.flows.errors import (
@@ -231,7 +231,7 @@ def result_of(state: str, result: Any, error: Any, note: str | None) -> Any:
             event = unpack(result)
             return event.result if type(event) is StopEvent else event
         case "failed":
-            raise exception_from({"exception_type": error["kind"], "exception_message": error["message"]})
+            raise exception_of(error["kind"], error["message"], error.get("detail"))
         case "timed_out":
             raise WorkflowTimeoutError(note or "the run took longer than its timeout")
         case "cancelled":

@@ -28,8 +28,9 @@ from tidemill.flows.encoding.record import UNKNOWN
 from tidemill.flows.reducer.record import ROOT, RecordedOperation
 from tidemill.flows.reducer.state.diff import changes
 from tidemill.flows.reducer.state.paths import MISSING, Changes, read_path, write_paths
+from tidemill.flows.runner.replay.lent_values import place_of
 from tidemill.flows.runner.replay.record_lanes import RecordLane
-from tidemill.flows.runner.replay.step_replay import StepReplay, place_of, raise_recorded
+from tidemill.flows.runner.replay.step_replay import StepReplay, raise_recorded
 
 if TYPE_CHECKING:
     from tidemill.flows.runner.steps.context import Context
@@ -112,8 +113,8 @@ class StateStore(Generic[S]):
         if replay is None:
             found = read_path(*place_of(path, self._cell.store, self._live))
         else:
-            if replay.observer is not None:
-                await replay.pause("get", path)
+            if replay.takes_turns:
+                await replay.take_turn("get", path)
             found = replay.read("get", path, self._cell.store, self._live)
         if found is not MISSING:
             return found
@@ -153,8 +154,8 @@ class StateStore(Generic[S]):
         replay = self._replay
         if replay is None:
             return self._cell.store
-        if replay.observer is not None:
-            await replay.pause("state", "")
+        if replay.takes_turns:
+            await replay.take_turn("state", "")
         return replay.read("state", "", self._cell.store, self._live)
 
     async def set_state(self, state: S) -> None:
@@ -180,18 +181,20 @@ class StateStore(Generic[S]):
                 yield edited
                 self._write_now(changes(self._cell.store, edited), edits=True)
             return
-        if replay.observer is not None:
-            await replay.pause("edit", "")
+        if replay.takes_turns:
+            await replay.take_turn("edit", "")
         lane, operation = replay.at("edit", "")
         replay.refuse_inside_effect(lane, "edit_state()")
         if replay.copies:
             replay.lent.forget()
         if operation is not None and operation.result is not UNKNOWN:
-            edited = copy_data(operation.result)
-            yield edited
-            raise_recorded(operation)
+            with replay.recorded_edit(lane, operation) as edited:
+                yield edited
             return
+        is_free = self._lock.is_free
         async with self._lock:
+            if not is_free:
+                await replay.rest(lane)
             self._lock.hold()
             before, failed = replay.whole(replay.view(self._cell.store)), None
             edited = copy_data(before)
@@ -223,8 +226,8 @@ class StateStore(Generic[S]):
             async with self._lock:
                 self._write_now(((path, value if merge is None else merge(self._cell.store, value)),))
             return
-        if replay.observer is not None:
-            await replay.pause("set", path)
+        if replay.takes_turns:
+            await replay.take_turn("set", path)
         lane, operation = replay.at("set", path)
         if lane.inside is not None:
             replay.refuse_inside_effect(lane, "a write to the state")
@@ -239,6 +242,7 @@ class StateStore(Generic[S]):
             self._write_recorded(replay, lane, path, value, merge)
             return
         async with self._lock:
+            await replay.rest(lane)
             self._write_recorded(replay, lane, path, value, merge)
 
     def _write_alone(self, context: Context[Any], done: list[RecordedOperation], path: str, value: Any) -> None:
@@ -263,7 +267,7 @@ class StateStore(Generic[S]):
             raise
         replay.add(lane, "set", path)
         if replay.copies:
-            replay.lent.write(path, stored, value)
+            replay.lent.write(path, stored if path else replay.whole(stored), value)
 
 
 class InMemoryStateStore(StateStore[S]):

@@ -78,6 +78,15 @@ class LentValues:
         )
 
 
+def place_of(path: str, store: Any, live: dict[str, Any]) -> tuple[Any, str]:
+    """Return what a path leads into, the state or a live object of this process, and the rest of the path."""
+    if live:
+        name, _, rest = path.partition(".")
+        if name in live:
+            return live[name], rest
+    return store, path
+
+
 def _equal(one: Any, other: Any) -> bool:
     """Return whether two values are stored in the same way."""
     if one is MISSING or other is MISSING or same(one, other):

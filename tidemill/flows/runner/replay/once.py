@@ -13,9 +13,9 @@ Effect = Callable[[], Awaitable[Any] | Any]
 
 async def run_once(replay: StepReplay, name: str, effect: Effect) -> Any:
     """Run a side effect unless the step has run it before, and return its result when it is committed."""
-    if replay.observer is not None:
-        await replay.pause("once", name)
     work = replay.work
+    if replay.takes_turns or name in work.did:
+        await replay.take_turn("once", name, rests=name in work.did)
     lane, operation = replay.at("once", name)
     replay.refuse_inside_effect(lane, "ctx.once()")
     if operation is not None:
@@ -24,7 +24,7 @@ async def run_once(replay: StepReplay, name: str, effect: Effect) -> Any:
     async with replay.effect(name):
         if name not in work.did:
             try:
-                await replay.run.commit_effect(work, name, await _run_effect(replay, lane, name, effect))
+                await replay.run.commit_effect(replay, lane, name, await _run_effect(replay, lane, name, effect))
             except Exception as error:
                 replay.add(lane, "once", name, error=error)
                 raise

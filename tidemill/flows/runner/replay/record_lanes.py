@@ -1,8 +1,9 @@
 """The lanes of a step: each asyncio task and each thread inside it, with what is left of its record.
 
-`asyncio.gather` may run its parts in another order than before. Lanes are named by their parent, their coroutine and
-the order in which they begin. A task gets the recorded lane of its name if that begins with the same operation, and
-else the first that does and that no other task has. `ctx.gather` names its lanes by place instead.
+`asyncio.as_completed` may start its parts in another order than before. Lanes are named by their parent, their
+coroutine and the order in which they begin. A task gets a recorded lane that begins with the same operation, if there
+is one that no other task has: first one whose coroutine had the same plain arguments, then the one of its name.
+`ctx.gather` names its lanes by place instead.
 """
 
 from __future__ import annotations
@@ -12,17 +13,19 @@ import threading
 from bisect import insort
 from collections import deque
 from contextvars import ContextVar
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from tidemill.flows.reducer.mailbox import Sent, send_event_of, take_spare
-from tidemill.flows.reducer.record import RecordedOperation
+from tidemill.flows.reducer.record import BEGIN, RecordedOperation
+from tidemill.flows.runner.replay.record_order import RecordOrder
 
 if TYPE_CHECKING:
     from tidemill.flows.reducer.state.flow_state import Work
     from tidemill.flows.runner.replay.step_replay import StepReplay
 
-#: The recorded operations of a lane, by kind and key, in order.
-Recorded = dict[tuple[str, str], deque[RecordedOperation]]
+#: The recorded operations of a lane, by kind and key, in order, each with its position in the record.
+Recorded = dict[tuple[str, str], deque[tuple[int, RecordedOperation]]]
 NOTHING: Recorded = {}
 
 
@@ -32,7 +35,7 @@ class RecordLane:
     # Every step that uses its context has a lane, and reads these with every operation.
     __slots__ = (
         *("replay", "name", "owner", "record", "left", "question", "future"),
-        *("gathers", "joined", "timed", "inside"),
+        *("gathers", "joined", "timed", "inside", "at"),
     )
 
     def __init__(self, replay: StepReplay, name: str, owner: Any = None) -> None:
@@ -46,6 +49,8 @@ class RecordLane:
         self.gathers = 0
         self.joined = 0
         self.timed = False
+        self.at = 0
+        """The position of its last operation that was in the record."""
         self.inside: str | None = None
         """The name of the side effect that runs in this lane: its operations are not recorded."""
 
@@ -62,19 +67,18 @@ class RecordLane:
         return self.future is not None and not self.future.done() and not self.timed
 
 
-#: The kind of the operation that begins a lane; its key is the first operation of the lane.
-BEGIN = "begin"
-
 current_lane: ContextVar[RecordLane] = ContextVar("tidemill_lane")
 
 
 class RemainingRecord:
     """What is left of a record by lane, and the numbers that were given out."""
 
-    def __init__(self, work: Work, spare: tuple[Sent, ...]) -> None:
+    def __init__(self, work: Work, spare: tuple[Sent, ...], *, orders: bool) -> None:
+        """`orders` if its lanes have to keep the order of the record."""
         self.lanes: dict[str, Recorded] = {}
         self.running: dict[RecordLane, None] = {}  # the tasks and threads of the step, without its own
         self.first: dict[str, str] = {}
+        self.arguments: dict[str, Any] = {}
         self.unclaimed: dict[str, list[str]] = {}
         self.begun: dict[str, int] = {}
         self.last: dict[str, int] = {}
@@ -84,20 +88,42 @@ class RemainingRecord:
         self.effects: dict[str, asyncio.Lock] = {}
         self.counts: dict[tuple[str, str, str], int] = {}
         self.spare: list[Sent] = list(spare)
-        for operation in work.record:
-            self._load(operation)
+        for position, operation in enumerate(work.record):
+            self._load(position, operation)
+        is_shared = orders and any(each.lane for each in work.record)
+        self.order = RecordOrder(work.record) if is_shared else None
 
-    def _load(self, operation: RecordedOperation) -> None:
+    def claim(self, base: str, first: str, arguments: str | None) -> str | None:
+        """Return the recorded lane of a task that begins with this operation, if there is one."""
+        begun = self.begun[base] = self.begun.get(base, 0) + 1
+        unclaimed = self.unclaimed.get(base, [])
+        fitting = [name for name in unclaimed if self.first[name] == first]
+        if not fitting:
+            return None
+        fitting = [name for name in fitting if self.arguments[name] == arguments] or fitting
+        name = f"{base}{begun}"
+        name = name if name in fitting else fitting[0]
+        unclaimed.remove(name)
+        return name
+
+    def new_name(self, base: str) -> str:
+        """Return the name of a task that is not in the record."""
+        name = f"{base}{self.begun[base]}"
+        if name in self.first:
+            self.last[base] += 1
+            name = f"{base}{self.last[base]}"
+        return name
+
+    def _load(self, position: int, operation: RecordedOperation) -> None:
         name = operation.lane
+        recorded = self.lanes.setdefault(name, {})
+        recorded.setdefault((operation.kind, operation.key), deque()).append((position, operation))
         if operation.kind == BEGIN:
             base, _, number = name.rpartition(".")
             insort(self.unclaimed.setdefault(f"{base}.", []), name, key=_number_of)
-            self.first[name] = operation.key
+            self.first[name], self.arguments[name] = operation.key, operation.result
             self.last[f"{base}."] = max(self.last.get(f"{base}.", 0), int(number))
-            return
-        recorded = self.lanes.setdefault(name, {})
-        recorded.setdefault((operation.kind, operation.key), deque()).append(operation)
-        if operation.kind in ("wait", "sleep"):
+        elif operation.kind in ("wait", "sleep"):
             self.questions.setdefault(operation.key, []).append(operation.result)
         elif operation.kind == "child":
             base = child_base(operation.result)
@@ -120,6 +146,20 @@ def current_owner() -> Any:
 def name_of(owner: Any) -> str:
     coroutine = owner.get_coro() if isinstance(owner, asyncio.Task) else None
     return getattr(coroutine, "__name__", "thread" if isinstance(owner, int) else "task")
+
+
+def arguments_of(owner: Any) -> str:
+    """Return a digest of the plain arguments of a task's coroutine, which tells it from others of the same function."""
+    coroutine = owner.get_coro() if isinstance(owner, asyncio.Task) else None
+    frame, code = getattr(coroutine, "cr_frame", None), getattr(coroutine, "cr_code", None)
+    if frame is None or code is None:
+        return ""
+    values, names = frame.f_locals, code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    plain = [(name, values[name]) for name in names if type(values.get(name, owner)) in _PLAIN]
+    return blake2b(repr(plain).encode(errors="replace"), digest_size=4).hexdigest() if plain else ""
+
+
+_PLAIN = frozenset((str, int, float, bool, bytes, type(None)))
 
 
 def _number_of(name: str) -> int:

@@ -7,67 +7,58 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tidemill.core.errors import PayloadError
-from tidemill.flows.encoding.copies import SHARED
-from tidemill.flows.encoding.exceptions import exception_document, exception_from
+from tidemill.flows.encoding.copies import SHARED, copy_data
+from tidemill.flows.encoding.exceptions import exception_document, exception_of
 from tidemill.flows.encoding.record import UNKNOWN
 from tidemill.flows.errors import StepDiverged, WorkflowRuntimeError
 from tidemill.flows.reducer.mailbox import Sent, send_event_of, take_spare
-from tidemill.flows.reducer.record import ROOT, RecordedOperation
+from tidemill.flows.reducer.record import (
+    BEGIN,
+    EDITING,
+    END_OF_LANE,
+    GAVE_UP,
+    MARKS,
+    ROOT,
+    RecordedOperation,
+)
 from tidemill.flows.reducer.state.paths import MISSING, read_path
 from tidemill.flows.reducer.state.undo import before_kept_writes
 from tidemill.flows.reducer.step_ticks import Suspended, WaitAsked
 from tidemill.flows.reducer.waits import numbered
-from tidemill.flows.runner.replay.lent_values import LentValues
+from tidemill.flows.runner.replay.lent_values import LentValues, place_of
 from tidemill.flows.runner.replay.record_lanes import (
-    BEGIN,
     NOTHING,
     RecordLane,
     RemainingRecord,
+    arguments_of,
     current_lane,
     current_owner,
     name_of,
 )
+from tidemill.flows.runner.replay.record_order import END, RecordOrder
+from tidemill.flows.runner.replay.turns import Turns
 
 if TYPE_CHECKING:
     from tidemill.flows.reducer.state.flow_state import Work
     from tidemill.flows.runner.in_memory import FlowRun
 
 
-class StepObserver(Protocol):
-    """What a simulation does at the operations of a step."""
-
-    async def pause(self) -> None:
-        """Let other things happen between two operations."""
-        ...
-
-    def did(self, place: tuple[Any, ...], value: Any) -> None:
-        """Remember the value of an operation."""
-        ...
-
-    def replayed(self, place: tuple[Any, ...], value: Any) -> None:
-        """Compare the value of an operation that was replayed with the remembered one."""
-        ...
-
-    def diverged(self, run: str, error: StepDiverged) -> None:
-        """Report a step that does not follow its record."""
-        ...
-
-
 class StepReplay:
     """The record of one attempt: what is left of it, and what the attempt has done since."""
 
     __slots__ = (
-        *("run", "work", "copies", "observer", "root", "spare", "diverged", "ended"),
+        *("run", "work", "copies", "observer", "root", "spare", "diverged", "ended", "takes_turns"),
         *("sends_to_skip", "writes_to_skip", "shows_to_skip"),
-        *("_fresh", "_kept", "_lent", "_holds_events"),
+        *("_fresh", "_kept", "_lent", "_holds_events", "_turns", "_order"),
     )
 
     def __init__(self, run: FlowRun, work: Work, owner: Any, done: list[RecordedOperation] | None = None) -> None:
@@ -86,16 +77,22 @@ class StepReplay:
         self._kept: RemainingRecord | None = None
         self._lent: LentValues | None = None
         self._holds_events = False
+        self._turns: Turns | None = None
+        self._order: RecordOrder | None = None
+        self.takes_turns = run.observer is not None
+        """Whether an operation may have to wait for others: those before it in the record, or those of a simulation."""
         if work.counted_to is not None:
             self.sends_to_skip, self.writes_to_skip, self.shows_to_skip = work.sent, work.wrote, work.shown
         if work.record:
             self._give(self.root)
+            self._order = self._record.order
+            self.takes_turns = self.takes_turns or self._order is not None
 
     @property
     def _record(self) -> RemainingRecord:
         """What only steps need that wait, have tasks, or run again."""
         if self._kept is None:
-            self._kept = RemainingRecord(self.work, self.spare)
+            self._kept = RemainingRecord(self.work, self.spare, orders=self.copies)
         return self._kept
 
     @property
@@ -110,8 +107,6 @@ class StepReplay:
         """Whether the step has changed a value of the state that it holds."""
         return self._lent is not None and self._lent.are_changed
 
-    # -- lanes ------------------------------------------------------------------------------------
-
     def at(self, kind: str, key: str) -> tuple[RecordLane, RecordedOperation | None]:
         """Return the lane of the caller, and the recorded operation that this is; None behind the end of the record."""
         lane = self.lane(kind, key)
@@ -123,7 +118,105 @@ class StepReplay:
         if not queue:
             raise self.diverge(lane, f"the step now does {_named(kind, key)}")
         lane.left -= 1
-        return queue.popleft()
+        lane.at, operation = queue.popleft()
+        if self._order is not None and kind != "edit":  # It counts when it ends.
+            self._did(lane.at)
+        return operation
+
+    # -- turns ------------------------------------------------------------------------------------
+
+    @property
+    def turns(self) -> Turns:
+        """What the tasks of the step wait for."""
+        if self._turns is None:
+            self._turns = Turns(self.run._home, (self.run.weak, self.work.id), self.work.step, self._order)
+        return self._turns
+
+    @property
+    def has_tasks(self) -> bool:
+        """Whether more than the step's own task uses its context."""
+        return self._kept is not None and bool(self._kept.running)
+
+    async def take_turn(self, kind: str, key: str, *, rests: bool = False) -> None:
+        """Wait until the operations before this one in the record have been done; `rests` if it had to wait before."""
+        lane = self.lane(kind, key)
+        if lane.inside is not None or lane.name in self._record.editing or not self._is_at_home:
+            return
+        if self.observer is not None:
+            await self.observer.pause()
+            rests = True
+        position, order = self._position_of(lane, kind, key), self._order
+        if kind == "edit":  # It is recorded when it ends, after what others do meanwhile.
+            position = min(position, self._position_of(lane, EDITING, ""))
+        if rests or (order is not None and not order.is_turn(lane.name, position)):
+            await self.turns.take(lane.name, position)
+
+    async def rest(self, lane: RecordLane) -> None:
+        """Go on after a wait that is not recorded when the step is at rest."""
+        if self.copies and self._is_at_home:
+            await self.turns.take(lane.name)
+
+    def after(self, lane: RecordLane, operation: RecordedOperation | None) -> int:
+        """Return the position behind a recorded wait if the lane has gone on after it, else the end of the record.
+
+        A step that was in one task when it received its answer has no mark of that: nothing was in between."""
+        return END if operation is None or not lane.left else lane.at + 1
+
+    def may_pass(self, lane: RecordLane, kind: str, key: str, after: int = END) -> bool:
+        """Pass a mark if it is its turn; returns whether it is. `after` is the position that it has without a mark."""
+        if self.copies:
+            if self._is_at_home and not self.turns.is_next(lane.name, self._position_of(lane, kind, key, after)):
+                return False
+            self.mark(lane, kind, key)
+        return True
+
+    async def pass_mark(self, lane: RecordLane, kind: str, key: str, after: int = END, arrival: int = 0) -> None:
+        """Wait until it is the turn of a mark, and pass it."""
+        if not self.may_pass(lane, kind, key, after):
+            await self.turns.take(lane.name, self._position_of(lane, kind, key, after), arrival)
+            self.mark(lane, kind, key)
+
+    async def give_up(self, lane: RecordLane, question: str) -> None:
+        """Go on without an answer. Tasks that are cancelled together go on one after the other."""
+        position = self._position_of(lane, GAVE_UP, question)
+        try:
+            if self.copies and lane is not self.root and not self.ended and self.run.is_running and self._is_at_home:
+                await self.turns.take(lane.name, 0 if position == END else position)
+        finally:
+            self.mark(lane, GAVE_UP, question)
+
+    def mark(self, lane: RecordLane, kind: str, key: str = "") -> None:
+        """Pass a mark in the record, or add it."""
+        if marks := lane.record.get((kind, key)):
+            self._did(marks.popleft()[0])
+        elif self.copies and self.has_tasks and not self.ended:  # A run in memory keeps no order.
+            self.add(lane, kind, key)
+
+    def _position_of(self, lane: RecordLane, kind: str, key: str, otherwise: int = END) -> int:
+        queue = lane.record.get((kind, key))
+        return queue[0][0] if queue else otherwise
+
+    @property
+    def _is_at_home(self) -> bool:
+        """Whether this is the event loop of the run: code in another one cannot wait for the step."""
+        return asyncio._get_running_loop() is self.run._home
+
+    def _did(self, position: int) -> None:
+        """An operation of the record has been done again."""
+        if self._order is not None:
+            self._order.do(position)
+            if self._order.is_over:
+                self.takes_turns = self.observer is not None
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if self._turns is not None:
+            if threading.get_ident() == self.run._thread:
+                self._turns.progress()
+            else:
+                self.run.soon(self._turns.progress)
+
+    # -- lanes ------------------------------------------------------------------------------------
 
     def lane(self, kind: str = "", key: str = "") -> RecordLane:
         """Return the lane of the caller; a task that has done nothing yet begins one with this operation."""
@@ -151,21 +244,15 @@ class StepReplay:
     def _enter_lane(self, parent: RecordLane, owner: Any, kind: str, key: str) -> RecordLane:
         """Make a task or thread that the step has started a lane under its parent."""
         record = self._record
-        base = f"{parent.name}/{name_of(owner)}."
-        begun = record.begun[base] = record.begun.get(base, 0) + 1
-        unclaimed = record.unclaimed.get(base, [])
-        fitting = [name for name in unclaimed if record.first[name] == f"{kind} {key}"]
-        name = f"{base}{begun}"
-        if fitting:
-            name = name if name in fitting else fitting[0]
-            unclaimed.remove(name)
-        elif name in record.first:
-            record.last[base] += 1
-            name = f"{base}{record.last[base]}"
-        lane = RecordLane(self, name, owner)
+        base, first = f"{parent.name}/{name_of(owner)}.", f"{kind} {key}"
+        arguments = arguments_of(owner) if self.copies else None
+        name = record.claim(base, first, arguments)
+        lane = RecordLane(self, name or record.new_name(base), owner)
         self._give(lane)
-        if not fitting:
-            self.add(lane, BEGIN, f"{kind} {key}")
+        if name is None:
+            self.add(lane, BEGIN, first, arguments)
+        else:
+            self.mark(lane, BEGIN, first)
         record.running[lane] = None
         current_lane.set(lane)
         if isinstance(owner, asyncio.Future):
@@ -174,19 +261,17 @@ class StepReplay:
 
     def _end_lane(self, lane: RecordLane, task: Any) -> None:
         lane.owner = None
+        self.mark(lane, END_OF_LANE)
         self._record.running.pop(lane, None)
+        if self._order is not None and any(lane.record.values()):
+            self._order.end_lane(lane.name)
+            self._go_on()
         self.suspend_if_all_wait()
 
     def _give(self, lane: RecordLane) -> None:
         """Give a lane what is recorded of it."""
         lane.record = self._record.lanes.pop(lane.name, NOTHING)
-        lane.left = sum(map(len, lane.record.values()))
-
-    async def pause(self, kind: str, key: str) -> None:
-        """Let a simulation do other things before an operation."""
-        self.lane(kind, key)
-        if self.observer is not None:
-            await self.observer.pause()
+        lane.left = sum(len(queue) for (kind, _), queue in lane.record.items() if kind not in MARKS)
 
     # -- recording --------------------------------------------------------------------------------
 
@@ -207,8 +292,7 @@ class StepReplay:
         if error is None:
             self._fresh.append(RecordedOperation(lane.name, kind, key, result, None, leaves))
         else:
-            document = exception_document(error)
-            raised = (document["exception_type"], document["exception_message"])
+            raised = tuple(exception_document(error).values())
             self._fresh.append(RecordedOperation(lane.name, kind, key, result, raised, leaves))
 
     def flush(self) -> tuple[RecordedOperation, ...]:
@@ -230,10 +314,24 @@ class StepReplay:
         return self._record.effects.setdefault(name, asyncio.Lock())
 
     def begin_edit(self, lane: RecordLane) -> None:
+        if self.has_tasks:
+            self.mark(lane, EDITING)
         self._record.editing[lane.name] = len(self._fresh)
 
     def end_edit(self, lane: RecordLane) -> None:
         self._record.editing.pop(lane.name, None)
+
+    @contextmanager
+    def recorded_edit(self, lane: RecordLane, operation: RecordedOperation) -> Iterator[Any]:
+        """Give the state of an edit that is in the record; it counts as done when it ends."""
+        if lane.record.get((EDITING, "")):
+            self.mark(lane, EDITING)
+        position = lane.at
+        try:
+            yield copy_data(operation.result)
+        finally:
+            self._did(position)
+        raise_recorded(operation)
 
     def unsent(self) -> tuple[Sent, ...]:
         """Return the events that leave when the step ends."""
@@ -356,6 +454,8 @@ class StepReplay:
     def close(self) -> None:
         """The attempt has ended: what its tasks have left behind keeps nothing of it in memory."""
         self.ended = True
+        if self._turns is not None:
+            self._turns.close()
         for lane in (self.root,) if self._kept is None else (self.root, *self._kept.running):
             lane.replay = lane.owner = None
 
@@ -369,8 +469,8 @@ class StepReplay:
     def diverge(self, lane: RecordLane, came: str) -> StepDiverged:
         """Return the exception of a step that does not follow its record; the run is stopped."""
         if self.diverged is None:
-            left = [each for queue in lane.record.values() for each in queue]
-            names = ", ".join(_named(each.kind, each.key) for each in left[:3])
+            left = [each for queue in lane.record.values() for _, each in queue if each.kind not in MARKS]
+            names = ", ".join(_named(each.kind, each.key) for each in left[:3]) or "the end of the task"
             part = f" (in its task {lane.name})" if lane.name else ""
             self.diverged = StepDiverged(
                 f"step {self.work.step}{part} does not follow the record of its earlier run: the record continues with "
@@ -392,17 +492,7 @@ class StepReplay:
 def raise_recorded(operation: RecordedOperation) -> None:
     """Raise again what a recorded operation has raised."""
     if operation.error is not None:
-        name, message = operation.error
-        raise exception_from({"exception_type": name, "exception_message": message})
-
-
-def place_of(path: str, store: Any, live: dict[str, Any]) -> tuple[Any, str]:
-    """Return what a path leads into, the state or a live object of this process, and the rest of the path."""
-    if live:
-        name, _, rest = path.partition(".")
-        if name in live:
-            return live[name], rest
-    return store, path
+        raise exception_of(*operation.error)
 
 
 def _named(kind: str, key: str) -> str:

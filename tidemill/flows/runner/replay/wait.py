@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 
 from tidemill.core.errors import PayloadError
+from tidemill.flows.reducer.record import ANSWERED
 from tidemill.flows.reducer.step_ticks import WaitAsked
+from tidemill.flows.runner.replay.record_lanes import RecordLane
 from tidemill.flows.runner.replay.step_replay import StepReplay, raise_recorded
 
 
@@ -19,8 +21,8 @@ async def wait_by_record(
     """Wait for what is recorded, or ask; returns None if the wait times out. `before` is called before it asks."""
     run, base = replay.run, note.question
     run.check_may_wait(replay.work)
-    if replay.observer is not None:
-        await replay.pause(kind, base)
+    if replay.takes_turns:
+        await replay.take_turn(kind, base)
     lane, operation = replay.at(kind, base)
     replay.refuse_inside_effect(lane, "a wait")
     if operation is not None:
@@ -34,6 +36,9 @@ async def wait_by_record(
             await asyncio.sleep(0)  # A loop over an answer that is there must not block the process.
         replay.add(lane, kind, base, question)
     if known:
+        after = replay.after(lane, operation)
+        if not replay.may_pass(lane, ANSWERED, question, after):
+            await run.receive_known(replay, lane, question, after)
         return answer
     before()
     try:
@@ -41,3 +46,11 @@ async def wait_by_record(
     except PayloadError as error:
         replay.fail_wait(lane, kind, base, question, error)
         raise
+
+
+async def stay_unanswered(replay: StepReplay, lane: RecordLane, question: str) -> Any:
+    """Wait for what the step had given up before it went on: it gives it up again."""
+    try:
+        await asyncio.get_running_loop().create_future()
+    finally:
+        await replay.give_up(lane, question)

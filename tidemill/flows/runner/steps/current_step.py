@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidemill.flows.runner.in_memory import FlowRun
 
 #: The run, and the number of the work. Weak, because tasks that a step leaves behind keep its variables.
-_step: ContextVar[tuple[weakref.ref[FlowRun], int] | None] = ContextVar("tidemill_step", default=None)
+StepKey = tuple["weakref.ref[FlowRun]", int]
+
+_step: ContextVar[StepKey | None] = ContextVar("tidemill_step", default=None)
 
 
 def enter_step(run: FlowRun, number: int) -> None:
@@ -24,6 +26,11 @@ def find_step() -> tuple[FlowRun, int] | None:
     held = _step.get()
     run = None if held is None else held[0]()
     return None if held is None or run is None else (run, held[1])
+
+
+def step_of(variables: Context) -> StepKey | None:
+    """Return the step that these context variables belong to."""
+    return variables.get(_step)
 
 
 def is_task_of_step(run: FlowRun, work: int, task: asyncio.Task[Any]) -> bool:

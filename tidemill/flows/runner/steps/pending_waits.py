@@ -7,6 +7,7 @@ started: never from the state, which may be ahead of the journal.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from tidemill.core.ticks import Answer
@@ -16,12 +17,20 @@ from tidemill.flows.errors import WorkflowRuntimeError
 Known = tuple[dict[str, Any], dict[str, int], frozenset[str]]
 
 
+#: Gives an answer to the task that waits for it.
+HandOut = Callable[["asyncio.Future[Any]", Any], None]
+
+
 class Memory:
     """The answers that one attempt of a step has received."""
 
     def __init__(self, known: Known | None) -> None:
         self.answers, self.lapsed, self.given_up = known or ({}, {}, frozenset())
         self.withdrawn: set[str] = set()
+
+    def arrival(self, question: str) -> int:
+        """Return the place of an answer among those that have arrived."""
+        return next((n for n, each in enumerate((*self.answers, *self.lapsed)) if each == question), 0)
 
     def recall(self, question: str) -> tuple[bool, Any]:
         """Return whether the outcome of this wait is known, and the answer: None if it timed out."""
@@ -38,7 +47,7 @@ class PendingWaits:
     def __init__(self) -> None:
         self._known: dict[int, Any] = {}
         self._memories: dict[int, Memory] = {}
-        self._open: dict[tuple[int, str], list[asyncio.Future[Any]]] = {}
+        self._open: dict[tuple[int, str], list[tuple[asyncio.Future[Any], HandOut]]] = {}
 
     def begin(self, work: int, known: Any) -> None:
         """Start an attempt with the answers that its work has received before."""
@@ -60,21 +69,19 @@ class PendingWaits:
         made = self._memories[work] = Memory(self._known[work])
         return made
 
-    def wait(self, work: int, question: str) -> asyncio.Future[Any]:
+    def wait(self, work: int, question: str, hand_out: HandOut) -> asyncio.Future[Any]:
         """Return a future of the answer."""
         waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._open.setdefault((work, question), []).append(waiting)
+        self._open.setdefault((work, question), []).append((waiting, hand_out))
         return waiting
 
-    def leave(self, work: int, question: str, waiting: asyncio.Future[Any]) -> bool:
+    def leave(self, work: int, question: str, waiting: asyncio.Future[Any] | None) -> bool:
         """Stop waiting without having received the answer; returns True if no other task waits for the same question.
 
         The answer may have come in the same moment: then it is forgotten here."""
-        others = self._open.get((work, question), [])
-        if waiting in others:
-            others.remove(waiting)
-            if not others:
-                del self._open[work, question]
+        others = [each for each in self._open.pop((work, question), ()) if each[0] is not waiting]
+        if others:
+            self._open[work, question] = others
         if others or work not in self._known:
             return False
         memory = self.memory(work)
@@ -92,6 +99,6 @@ class PendingWaits:
             memory.answers[reply.question] = reply.event
         else:
             memory.lapsed[reply.question] = 1
-        for each in waiting:
+        for each, hand_out in waiting:
             if not each.done():
-                each.set_result(reply.event)
+                hand_out(each, reply.event)

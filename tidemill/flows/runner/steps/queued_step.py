@@ -44,8 +44,10 @@ from tidemill.flows.reducer.step_ticks import (
     Wrote,
 )
 from tidemill.flows.runner.in_memory import FlowRun
+from tidemill.flows.runner.replay.observer import StepObserver
 from tidemill.flows.runner.replay.record_lanes import RecordLane
-from tidemill.flows.runner.replay.step_replay import StepObserver, StepReplay
+from tidemill.flows.runner.replay.step_replay import StepReplay
+from tidemill.flows.runner.replay.wait import stay_unanswered
 from tidemill.flows.runner.state_store import StateCell
 from tidemill.flows.runner.steps.attempt import run_attempt
 
@@ -229,15 +231,17 @@ class QueuedStepRun(FlowRun):
         elif isinstance(note, StateEdited):
             write(state, work, note.changes, edits=note.edits)
 
-    async def commit_effect(self, work: Work, name: str, result: Any) -> None:
+    async def commit_effect(self, replay: StepReplay, lane: RecordLane, name: str, result: Any) -> None:
+        work = replay.work
         await self._post.send(self.number, encode_tick(Noted(self.now(), work.id, Did(name, result))))
         work.did[name] = result
+        await replay.rest(lane)
 
     async def ask(
         self, replay: StepReplay, lane: RecordLane, note: WaitAsked, begin: Callable[[], Awaitable[None]] | None = None
     ) -> Any:
         if note.question in self._questions.memory(replay.work.id).given_up:
-            return await asyncio.get_running_loop().create_future()
+            return await stay_unanswered(replay, lane, note.question)
         self.note(replay.work, msgspec.structs.replace(note, operations=replay.flush(), rests_on=(note.question,)))
         raise _Asked
 
