@@ -20,6 +20,7 @@ from cyclopts.exceptions import UnknownCommandError, UnusedCliTokensError
 
 from tidemill.cli.overview import ABOUT, COMMANDS, HELP, command_name, overview
 from tidemill.core.errors import TidemillError
+from tidemill.core.printable import printable
 from tidemill.engine.containment.exit_status import EXIT_USAGE
 from tidemill.version import VERSION
 
@@ -161,7 +162,7 @@ def _one_line(error: BaseException) -> str:
 
 def _print_error(message: str, status: int) -> int:
     sys.stdout.flush()
-    sys.stderr.write(f"error: {message}\n")
+    sys.stderr.write(f"error: {printable(message)}\n")
     return status
 
 
