@@ -15,9 +15,10 @@ from tidemill.cli.jobs.page import job_page
 from tidemill.cli.monitors.view import print_alert
 from tidemill.cli.pipelines.open import AppOption, PipelineWork
 from tidemill.cli.pipelines.page import print_state
-from tidemill.cli.render import out, print_json, state, table
+from tidemill.cli.render import indented, out, print_json, state, table
 from tidemill.cli.streams.view import attempt_lines, dead_page
 from tidemill.core.errors import ConfigError
+from tidemill.core.printable import on_one_line
 from tidemill.ops.causes import Related
 from tidemill.ops.explain import (
     FORMS,
@@ -69,10 +70,10 @@ def _print(found: Explanation, *, forward: bool) -> None:
     elif found.dead_letter is not None:
         console.print(dead_page(found.dead_letter))
     else:
-        console.print(Text.assemble((f"{found.kind} {found.id}  ", "bold"), state(found.state)))
+        console.print(Text.assemble((f"{found.kind} {on_one_line(found.id)}  ", "bold"), state(found.state)))
         console.print("\nwhy", style="bold")
         for sentence in found.why:
-            console.print(f"  {sentence}", soft_wrap=True, markup=False)
+            console.print(indented(sentence), soft_wrap=True, markup=False)
         if found.message is not None:
             for line in attempt_lines(found.message.history):
                 console.print(line, soft_wrap=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.cli.overview import ABOUT, COMMANDS, HELP, command_name, overview
 from tidemill.core.errors import TidemillError
+from tidemill.core.printable import printable
 from tidemill.engine.containment.exit_status import EXIT_USAGE
 from tidemill.version import VERSION
 
@@ -141,7 +142,7 @@ def one_line(error: BaseException) -> str:
 
 def _print_error(message: str, status: int) -> int:
     sys.stdout.flush()
-    sys.stderr.write(f"error: {message}\n")
+    sys.stderr.write(f"error: {printable(message)}\n")
     return status
 
 

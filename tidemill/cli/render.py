@@ -11,9 +11,12 @@ from typing import Any
 
 import msgspec
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from tidemill.core.printable import on_one_line, printable, printable_json
 
 PIPE_WIDTH = 160
 WIDEST = 32  # a cell of an ordinary column
@@ -36,15 +39,47 @@ STATE_STYLES = {
 _UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
+class SafeConsole(Console):
+    """Escapes what a terminal would obey in the texts that it prints: names and errors come from anywhere."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+
+class LineTable(Table):
+    """A table whose texts take one line each, whatever characters they have."""
+
+    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
+        super().add_row(*map(_one_line, cells), **options)
+
+
+def _one_line(cell: RenderableType | None) -> RenderableType | None:
+    if isinstance(cell, str):
+        return on_one_line(cell)
+    if isinstance(cell, Text) and not cell.plain.isprintable():
+        return Text(on_one_line(cell.plain), style=cell.style)
+    return cell
+
+
 def out() -> Console:
     """Where results go; in a pipe, lines are as long as the tables want."""
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
-    return Console(file=sys.stdout, width=width, highlight=False, emoji=False, markup=False)
+    return terminal(None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH)
+
+
+def terminal(width: int | None = None) -> Console:
+    """A console on standard output, as wide as the terminal if no width is given."""
+    return SafeConsole(file=sys.stdout, width=width, highlight=False, emoji=False, markup=False)
+
+
+def indented(sentence: str) -> str:
+    """A sentence below a heading; its further lines cannot be taken for others."""
+    return "  " + sentence.replace("\n", "\n    ")
 
 
 def print_json(value: Any) -> None:
     """One JSON document."""
-    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    text = printable_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
@@ -70,7 +105,7 @@ def show(
 
 def table(*columns: str, numbers: Sequence[str] = (), wide: str | None = None) -> Table:
     """An open table whose cells are cut, never wrapped; `wide` gets what room is left."""
-    made = Table(
+    made = LineTable(
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         pad_edge=False,

@@ -22,7 +22,7 @@ import msgspec
 from tidemill.core.codec import storable
 from tidemill.core.duration import Duration, parse_duration, parse_rate
 from tidemill.core.errors import ConfigError, TidemillError
-from tidemill.sources.delivery import Delivery
+from tidemill.sources.delivery import MOST_TIME, Delivery
 from tidemill.store.database import Database, Executor
 from tidemill.store.schemas import identifier
 
@@ -307,7 +307,7 @@ def read_time(value: Any) -> float:
         except ValueError:
             raise ValueError(f"{value!r} is not a time") from None
         moment = (read if read.tzinfo is not None else read.replace(tzinfo=UTC)).timestamp()
-    if not -1e11 < moment < 1e11:
+    if not -MOST_TIME < moment < MOST_TIME:
         raise ValueError(f"{value!r} is not a time in seconds")
     return round(moment, 6)
 
@@ -317,10 +317,10 @@ def identify(source: Source, delivery: Delivery) -> str | None:
     if delivery.id is not None or source.message_id is None:
         return delivery.id
     if source.message_id == "key":
-        return None if delivery.key is None else delivery.key.decode(errors="replace")
+        return None if delivery.key is None else storable(delivery.key.decode(errors="replace"))
     wanted = source.message_id.partition(":")[2]
     found = dict(delivery.headers or ()).get(wanted)
-    return None if found is None else found.decode(errors="replace")
+    return None if found is None else storable(found.decode(errors="replace"))
 
 
 def read_option(where: str, headers: Sequence[tuple[str, bytes]] | None, value: Any) -> Any:

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+MOST_TIME = 1e11  # seconds since 1970; beyond it, a time is in another unit
+
 
 class Delivery(msgspec.Struct, gc=False):
     """One message as its source delivered it, and what has happened to it since.

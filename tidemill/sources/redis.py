@@ -36,6 +36,7 @@ for _, each in ipairs(pending[4] or {}) do
 end
 return {1, redis.call('XREADGROUP', 'GROUP', ARGV[1], ARGV[2], 'COUNT', ARGV[3], 'STREAMS', KEYS[1], '>') or {}}
 """
+GONE = ("NOGROUP", "UNBLOCKED")  # what the server says of a stream or a group that was deleted
 _SEQUENCES = 1_000_000
 
 
@@ -72,6 +73,7 @@ class RedisConsumer:
         self._name = str(context.owner)
         self._client: Any = None
         self._open: set[bytes] = set()
+        self._last: str | bytes = "$"
         self._acked: list[bytes] = []
         self._take_over_at = 0.0
         self._keeping_alive: asyncio.Task[None] | None = None
@@ -80,19 +82,37 @@ class RedisConsumer:
         from redis.asyncio import Redis
         from redis.asyncio.retry import Retry
         from redis.backoff import ExponentialBackoff
-        from redis.exceptions import RedisError, ResponseError
+        from redis.exceptions import RedisError
 
         self._client = Redis.from_url(self._source.url, retry=Retry(ExponentialBackoff(1.0, 0.05), 5))
-        first = "0" if self._source.begin == "earliest" else "$"
         try:
-            with contextlib.suppress(ResponseError):  # The group exists already.
-                await self._client.xgroup_create(self._source.key, self._group, id=first, mkstream=True)
+            await self._make_group("$")
             await self._client.xinfo_groups(self._source.key)
         except (RedisError, OSError) as error:
             raise SourceError(f"source {self._source.name}: {error}") from error
         self._keeping_alive = asyncio.create_task(self._keep_alive())
 
+    async def _make_group(self, latest: str | bytes) -> None:
+        """Make the consumer group if there is none; `latest` is where one begins that reads only what is new."""
+        from redis.exceptions import ResponseError
+
+        first = "0" if self._source.begin == "earliest" else latest
+        with contextlib.suppress(ResponseError):  # The group exists already.
+            await self._client.xgroup_create(self._source.key, self._group, id=first, mkstream=True)
+
     async def poll(self, most: int) -> list[Delivery]:
+        from redis.exceptions import ResponseError
+
+        try:
+            return await self._poll(most)
+        except ResponseError as error:
+            if not str(error).startswith(GONE):
+                raise
+            log.warning("the stream or its group was deleted: making it anew", source=self._source.name)
+            await self._make_group(self._last)
+            return []
+
+    async def _poll(self, most: int) -> list[Delivery]:
         loop = asyncio.get_running_loop()
         count = min(most, AT_ONCE)
         if loop.time() >= self._take_over_at:
@@ -132,6 +152,7 @@ class RedisConsumer:
             if fields is None or id in self._open:
                 continue  # Deleted from the stream, or in flight here.
             self._open.add(id)
+            self._last = id
             milliseconds, sequence = _number(id)
             payload = fields.pop(b"payload", None)
             if payload is None:

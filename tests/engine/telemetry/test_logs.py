@@ -96,3 +96,29 @@ async def test_the_life_of_a_worker_is_logged_with_its_name(app: App, database: 
             pass
     events = [line["event"] for line in lines if line.get("worker") == worker.work.runner.worker]
     assert events == ["worker started", "worker stopping", "worker stopped"]
+
+
+ROUGH = """
+import logging
+import structlog
+from tidemill.engine.telemetry.logs import configure_logs
+configure_logs("info", "human")
+def connect(password):
+    raise ValueError("refused \\x1b[2J")
+structlog.get_logger().info("lost \\x1b[31m\\n09:00:00 [info     ] all is well", entity="x\\x1b[5m")
+logging.getLogger("library").warning("said \\x1b[31m")
+try:
+    connect("hunter" + str(2))
+except ValueError:
+    structlog.get_logger().exception("broken")
+    logging.getLogger("library").exception("broken")
+"""
+
+
+def test_readable_lines_show_no_local_variables_and_hold_nothing_that_a_terminal_obeys() -> None:
+    said = subprocess.run([sys.executable, "-c", ROUGH], capture_output=True, text=True, check=True).stderr
+    assert said.count("ValueError: refused \\x1b[2J") == 2
+    assert "hunter2" not in said
+    assert "\x1b" not in said
+    assert "entity=x\\x1b[5m" in said
+    assert "\n    09:00:00 [info     ] all is well" in said

@@ -402,6 +402,18 @@ def test_weights_limits_and_switches_change_at_once() -> None:
     assert reducer.wakes_at(1.0) == pytest.approx(1.01)
 
 
+def test_a_drain_wakes_for_suspects_that_the_limit_of_their_source_holds_back() -> None:
+    reducer = make({"max_qps": 1.0, "burst": 2.0})
+    put(reducer, 2)
+    sent = reducer.choose(0.0, 0.0).send
+    assert not reducer.engine_died([ticket for ticket, _ in sent], "killed", alone=False)
+    reducer.accepting = False
+    assert not reducer.choose(0.0, 0.0, quarantine=True).suspects
+    assert reducer.unfinished == 2
+    assert (due := reducer.wakes_at(0.0)) < NEVER
+    assert reducer.choose(due, due, quarantine=True).suspects
+
+
 def test_a_drain_takes_nothing_and_hears_every_result() -> None:
     reducer = make(max_concurrency=10)
     put(reducer, 30)

@@ -21,7 +21,7 @@ from tidemill.sources.delivery import Delivery
 from tidemill.store.database import Database
 from tidemill.store.streams.dead_letters import DeadFilter
 from tidemill.store.streams.streams import RENEW_RETRIES, claim_retries
-from tidemill.streams import Batch, Plan, Stream, task
+from tidemill.streams import Batch, Filtered, Plan, Stream, task
 from tidemill.streams.runner.retries import RetryFeeder
 
 ONCE = retry(1)
@@ -209,3 +209,89 @@ async def test_what_a_cancelled_flush_was_dropping_is_dropped_by_the_next(
             await asyncio.wait([flushing])
         await feeder.give_back([])
     assert await value(database, "SELECT count(*) FROM tidemill.stream_retry") == 0
+
+
+class Chosen:
+    """A decoded value whose field is the user's code."""
+
+    def __init__(self, payload: bytes) -> None:
+        self._payload = payload
+
+    @property
+    def plans(self) -> str:
+        if self._payload == b"bad":
+            raise LookupError("no plans here")
+        return "note"
+
+
+def itself(payload: bytes) -> Any:
+    return Chosen(payload)
+
+
+@pytest.mark.parametrize(
+    ("decoder", "bad", "good", "error"),
+    [
+        (None, b'{"plans": 5}', b'{"plans": ["note"]}', "5 names no plans"),
+        (itself, b"bad", b"good", "no plans here"),
+    ],
+)
+async def test_a_message_that_names_its_plans_in_a_strange_way_is_answered(
+    database: Database, database_url: str, decoder: Any, bad: bytes, good: bytes, error: str
+) -> None:
+    Noting.seen = []
+    stream = stream_of(Noting, eligibilities_from="field:plans", decoder=decoder)
+    async with running_stream(stream, database_url):
+        await publish(database, "posts", [bad, good])
+        await all_read(database, "posts")
+    assert len(Noting.seen) == 1
+    assert error in await value(database, "SELECT error FROM tidemill.dead_letter WHERE why = 'undecodable'")
+
+
+class Unreadable:
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class Filtering(Plan, eligibility="filter"):
+    @task
+    async def run(self, ctx: Any) -> None:
+        raise Filtered(Unreadable())  # pyright: ignore[reportArgumentType]
+
+
+async def test_a_reason_that_cannot_be_read_filters_its_message_all_the_same(
+    database: Database, database_url: str
+) -> None:
+    async with running_stream(stream_of(Filtering), database_url):
+        await publish(database, "posts", [1])
+        await all_read(database, "posts")
+    assert await dead(database) == []
+
+
+class Dated(LogSource, frozen=True, tag="dated"):
+    """Its messages carry times of a producer that counts nanoseconds, and ids with a NUL."""
+
+    def consumer(self, context: Any) -> Any:
+        consumer = super().consumer(context)
+        poll = consumer.poll
+
+        async def dated(most: int) -> list[Delivery]:
+            deliveries = await poll(most)
+            for each in deliveries:
+                each.at, each.headers = 1.7e15, (("id", b"a\x00b"),)
+            return deliveries
+
+        consumer.poll = dated
+        return consumer
+
+
+async def test_a_message_with_a_time_and_an_id_that_no_database_stores_is_given_up_by_itself(
+    database: Database, database_url: str
+) -> None:
+    source = Dated("posts", eligibilities=frozenset({"loop"}), message_id="header:id", delay="1ms")
+    async with running_stream(Stream("s", plans=[InLoop], sources=[source], engines=0, retry=ONCE), database_url):
+        await publish(database, "posts", ["bad"])
+        await all_read(database, "posts")
+        await publish(database, "posts", ["good"])
+        await all_read(database, "posts")
+    assert await dead(database) == [(b'"bad"', "Speechless")]
+    assert await value(database, "SELECT message_id FROM tidemill.dead_letter") == "a\\x00b"

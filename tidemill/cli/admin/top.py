@@ -11,12 +11,11 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.live import Live
 
 from tidemill.cli.admin.top_view import Scene, picture
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
-from tidemill.cli.render import out, print_json
+from tidemill.cli.render import out, print_json, terminal
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.ops.admin.hosts import ListHosts, list_hosts
 from tidemill.ops.jobs.queues import ListQueues, list_queues
@@ -65,7 +64,7 @@ async def _show(place: ServerOptions, json: bool) -> None:
 
 
 async def _watch(place: ServerOptions) -> None:
-    console = Console(file=sys.stdout, highlight=False, emoji=False, markup=False)
+    console = terminal()
     leaving = asyncio.Event()
     async with place.operator() as at, at.watch("hosts") as changes:
         live = Live(console=console, screen=True, auto_refresh=False, redirect_stderr=False)

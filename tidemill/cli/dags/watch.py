@@ -7,13 +7,13 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from rich.console import Console
 from rich.live import Live
 
 from tidemill.cli.dags.page import DagPage, live, page, page_json
 from tidemill.cli.jobs.page import json_text
-from tidemill.cli.render import out, print_json, short
+from tidemill.cli.render import out, print_json, short, terminal
 from tidemill.core.errors import ConfigError
+from tidemill.core.printable import printable
 from tidemill.dags.view.view import NodeLine
 from tidemill.ops.operator.operation import Operator
 from tidemill.ops.runs.dags import GetTree, get_dag_tree
@@ -60,7 +60,7 @@ async def follow_run(at: Operator, number: int, *, json: bool) -> int:
 
 
 async def _draw(at: Operator, number: int) -> DagPage:
-    console = Console(file=sys.stdout, highlight=False, emoji=False, markup=False)
+    console = terminal()
     with Live(console=console, auto_refresh=False, redirect_stderr=False, transient=True) as drawing:
 
         def draw(shown: DagPage) -> None:
@@ -107,7 +107,7 @@ class Changes:
             self._before[name] = line.state
         why = [] if shown.ended else shown.tree.why
         if not shown.tree.run_workers and not shown.ended and why != self._warned:
-            sys.stderr.write(" ".join(why) + "\n")
+            sys.stderr.write(printable(" ".join(why)) + "\n")
         self._warned = why
 
 
@@ -121,4 +121,4 @@ def _print_end(shown: DagPage) -> None:
     if shown.tree.state == "succeeded":
         print(json_text(run.result))
     else:
-        sys.stderr.write(f"error: run r{run.id} {shown.tree.state}: {run.note or 'no reason was given'}\n")
+        sys.stderr.write(f"error: run r{run.id} {shown.tree.state}: {printable(run.note or 'no reason was given')}\n")

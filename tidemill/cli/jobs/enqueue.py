@@ -14,6 +14,7 @@ from tidemill.cli.arguments import Application, Json, options_of
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.render import print_json
 from tidemill.core.errors import ConfigError, PayloadError
+from tidemill.core.printable import printable, printable_json
 from tidemill.ops.jobs.jobs import (
     MOST_COPIES,
     EnqueueCopies,
@@ -114,7 +115,7 @@ class Explanations:
         if time.monotonic() - self._began < EXPLAIN_AFTER or job.state == "running" or why == self._printed:
             return
         if not self._printed or job.due_at <= datetime.now(UTC):
-            sys.stderr.write(f"waiting: {' '.join(why)}\n")
+            sys.stderr.write(f"waiting: {printable(' '.join(why))}\n")
             self._printed = why
 
 
@@ -146,6 +147,6 @@ def _print_ids(found: list[Enqueued]) -> None:
 
 def _print_result(job: Job) -> None:
     if job.state == "succeeded":
-        print(msgspec.json.encode(job.result).decode())
+        print(printable_json(msgspec.json.encode(job.result).decode()))
     else:
-        sys.stderr.write(f"error: job {job.id} {job.state}: {job.note or 'no reason was given'}\n")
+        sys.stderr.write(f"error: job {job.id} {job.state}: {printable(job.note or 'no reason was given')}\n")

@@ -11,7 +11,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.render import ago, counted, cut, local, out, short, table
+from tidemill.cli.render import ago, counted, cut, indented, local, out, short, table
+from tidemill.core.printable import on_one_line, printable_json
 from tidemill.ops.monitors.alerts import Alert, AlertDetails
 from tidemill.ops.monitors.monitors import MonitorEvent, MonitorLine
 from tidemill.ops.monitors.roster import RosterLine
@@ -42,7 +43,7 @@ def _status(row: MonitorLine, now: datetime) -> Iterator[RenderableType]:
     if status.get("error"):
         yield Text(f"  source   {status['failures']} failures in a row: {status['error']}", style="red")
     for each in row.problems:
-        whom = f" for {each.entity}" if each.entity else ""
+        whom = f" for {on_one_line(each.entity)}" if each.entity else ""
         times = f" ({each.count}×, last {ago(each.last_at)})"
         yield Text(f"  problem  {each.place}{whom}: {each.error}{times}", style="yellow")
 
@@ -99,10 +100,12 @@ def print_alert(found: AlertDetails) -> None:
     """Why an alert was opened, and its history."""
     console, row = out(), found.alert
     record = found.record or {}
-    console.print(Text.assemble((f"alert {row.id}  ", "bold"), f"{row.trigger} of {row.entity}  {row.state}"))
+    console.print(
+        Text.assemble((f"alert {row.id}  ", "bold"), f"{row.trigger} of {on_one_line(row.entity)}  {row.state}")
+    )
     console.print("\nwhy", style="bold")
     for sentence in found.why:
-        console.print(f"  {sentence}", soft_wrap=True)
+        console.print(indented(sentence), soft_wrap=True)
     console.print("\nrecorded data", style="bold")
     for name, value in record.get("rule", {}).items():
         if value not in ("", None) and name not in ("trigger", "kind"):
@@ -111,17 +114,19 @@ def print_alert(found: AlertDetails) -> None:
         if name in record:
             console.print(f"  {name:<8} {msgspec.json.encode(record[name]).decode()}", soft_wrap=True)
     for event in record.get("events", []):
-        console.print(f"  event    {local(datetime.fromtimestamp(event['at'], UTC))}  {event['id']}")
+        console.print(f"  event    {local(datetime.fromtimestamp(event['at'], UTC))}  {on_one_line(event['id'])}")
     console.print("\nhistory", style="bold")
     for each in found.history:
         detail = f": {each.detail}" if each.detail else ""
-        console.print(f"  {local(each.at)}  {each.action} by {each.who}{detail}")
+        console.print(indented(f"{local(each.at)}  {each.action} by {each.who}{detail}"))
 
 
 def print_event(event: MonitorEvent, *, json: bool) -> None:
     """An event of a monitor's log on one line."""
     if json:
-        return out().print(msgspec.json.encode(event).decode(), soft_wrap=True)
+        return out().print(printable_json(msgspec.json.encode(event).decode()), soft_wrap=True)
     moment = local(datetime.fromtimestamp(event.at, UTC))
-    line = Text.assemble(f"{moment}  ", (event.entity, "bold"), f"  {event.id}  ", (str(event.data), "dim"))
+    line = Text.assemble(
+        f"{moment}  ", (on_one_line(event.entity), "bold"), f"  {on_one_line(event.id)}  ", (str(event.data), "dim")
+    )
     return out().print(line, overflow="ellipsis", no_wrap=True)

@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.render import cut, short
+from tidemill.cli.render import cut, short, terminal
 from tidemill.core.errors import TidemillError
 from tidemill.store.database import Database
 from tidemill.store.jobs.queues import list_queues
@@ -39,7 +38,7 @@ class Footer:
     def __init__(
         self, name: str, database: Database, queues: Sequence[str], *, wide: int, keys: str, hint: str
     ) -> None:
-        self._console = Console(file=sys.stdout, highlight=False, emoji=False, markup=False)
+        self._console = terminal()
         self._database = database
         self._wide = wide
         self._keys = keys

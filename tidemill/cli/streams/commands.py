@@ -8,7 +8,6 @@ from typing import Annotated
 
 import msgspec
 from cyclopts import App, Parameter
-from rich.console import Console
 from rich.live import Live
 
 from tidemill.cli.arguments import Json, Metrics, Supervise, options_of
@@ -19,7 +18,7 @@ from tidemill.cli.connection_options import (
     ServerOptions,
 )
 from tidemill.cli.open_database import require_database
-from tidemill.cli.render import counted, listed, out, print_json
+from tidemill.cli.render import counted, listed, out, print_json, terminal
 from tidemill.cli.run.process_tree import ProcessTree, child, run_processes
 from tidemill.cli.run.processes import stream_part
 from tidemill.cli.run.role_process import Part, application, handle_signals, run_role
@@ -157,7 +156,7 @@ def publish(
 
 async def _watch(at: Operator, args: ListStreams) -> None:
     """Draw the streams again at every change of them, until a signal."""
-    console = Console(file=sys.stdout, highlight=False, emoji=False, markup=False)
+    console = terminal()
     leaving = asyncio.Event()
     handle_signals(leaving.set)
     with Live(console=console, screen=True, auto_refresh=False) as live:

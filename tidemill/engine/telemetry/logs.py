@@ -10,6 +10,7 @@ from typing import Any
 
 import structlog
 
+from tidemill.core.printable import on_one_line, printable
 from tidemill.engine.telemetry.tracing import current_ids
 from tidemill.engine.worker.context import find_current_job
 from tidemill.engine.worker.log_capture import find_listener, write_line
@@ -33,7 +34,13 @@ def configure_logs(
     if human:
         last = [
             structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty() if colours is None else colours, pad_event_to=24),
+            structlog.processors.format_exc_info,
+            escape_texts,
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty() if colours is None else colours,
+                pad_event_to=24,
+                exception_formatter=structlog.dev.plain_traceback,  # Others show local variables, secrets among them.
+            ),
         ]
     else:
         last = [
@@ -55,6 +62,15 @@ def configure_logs(
 
 def _for_stdlib(last: list[Any]) -> list[Any]:
     return [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last]
+
+
+def escape_texts(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Escape what a terminal would obey; a second line of a text is indented, so that it is no line of the log."""
+    for name, value in event.items():
+        if isinstance(value, str) and not value.isprintable():
+            is_long = name in ("event", "exception", "stack")
+            event[name] = printable(value).replace("\n", "\n    ") if is_long else on_one_line(value)
+    return event
 
 
 def add_job(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -16,6 +16,8 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
 from tidemill.engine.containment.cancellation import end
 from tidemill.sources.base import Begin, FencedError, SourceContext, SourceError
 from tidemill.sources.delivery import Delivery
@@ -27,6 +29,8 @@ from tidemill.store.database import Executor
 
 if TYPE_CHECKING:
     from tidemill.sources.nats.source import NatsSource
+
+log = structlog.get_logger("tidemill.sources")
 
 WAIT = 1.0
 AT_ONCE = 500
@@ -52,7 +56,7 @@ class OrderedNatsConsumer:
         self._durable, self._begin = durable, begin
         self._positions = StoredPositions(source.name, context)
         self._lease = ReaderLease(source.name, source.subject, context, lease, self._lost)
-        self._stream = ""
+        self._stream, self._created = "", ""
         self._is_work_queue = False
         self._subscription: Any = None
         self._last = 0
@@ -92,6 +96,8 @@ class OrderedNatsConsumer:
                 await self._lease.wait()
                 return []
             if self._subscription is None:
+                if await self._has_left_replaced_stream():
+                    return []
                 await self._subscribe()
             held = self._lease.held
             messages = await self._fetch(min(most, AT_ONCE))
@@ -115,7 +121,8 @@ class OrderedNatsConsumer:
         created, last = str(found.created), found.state.last_seq
         position = cursor.position
         if position is None or cursor.note != created:
-            position = 0 if self._begin == "earliest" else last
+            # All of a stream that was deleted and made anew came after what has been read.
+            position = last if self._begin == "latest" and position is None else 0
             await self._positions.begin(0, position, created)
         elif position > last:
             await self._lease.release()
@@ -123,8 +130,18 @@ class OrderedNatsConsumer:
                 f"source {self._source.name}: its position {position} is ahead of stream {self._stream}, which ends at "
                 f"{last}: the stream is an older copy of itself; give the source another name to start over"
             )
-        self._last = position
+        self._last, self._created = position, created
         self._lease.begin()
+        return True
+
+    async def _has_left_replaced_stream(self) -> bool:
+        """Begin again as a new reader does if the stream was deleted and made anew: its numbers start over."""
+        found, held = await self._connection.jetstream.stream_info(self._stream), self._lease.held
+        if held is None or str(found.created) == self._created:
+            return False
+        log.warning("the stream was deleted and made anew: reading all of it", source=self._source.name)
+        await self._lease.release()
+        await self._lost(held)
         return True
 
     async def _subscribe(self) -> None:

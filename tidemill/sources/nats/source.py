@@ -7,6 +7,7 @@ extended. What is delivered again comes behind newer messages: `ordered=True` re
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ log = structlog.get_logger("tidemill.sources")
 
 WAIT = 1.0
 AT_ONCE = 500
+CHECK_EVERY = 5.0  # seconds without a message after which the consumer is looked for
 
 
 class NatsSource(Source, frozen=True, tag="nats"):
@@ -62,6 +64,9 @@ class NatsConsumer:
         self._connection = connection
         self._durable = durable
         self._subscription: Any = None
+        self._created: Any = None
+        """When the stream was made, if only what is new is read: another one of its name begins anew."""
+        self._checked_at = 0.0
         self._open: dict[int, Any] = {}
         self._acked: list[Any] = []
         self._nacked: list[Any] = []
@@ -70,40 +75,70 @@ class NatsConsumer:
 
     async def start(self) -> None:
         from nats.errors import Error
-        from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
-        policy = DeliverPolicy.ALL if self._source.begin == "earliest" else DeliverPolicy.NEW
-        wanted = ConsumerConfig(
-            ack_policy=AckPolicy.EXPLICIT,
-            deliver_policy=policy,
-            ack_wait=self._source.ack_wait,
-            max_ack_pending=self._source.max_pending,
-        )
         await self._connection.connect()
         try:
-            jetstream, subject = self._connection.jetstream, self._source.subject
-            stream = self._source.stream or await jetstream.find_stream_name_by_subject(subject)
-            self._subscription = await jetstream.pull_subscribe(
-                subject, durable=self._durable, stream=stream, config=wanted
-            )
+            self._subscription = await self._subscribe()
         except (Error, OSError) as error:
             await self._connection.close()
             raise self._connection.error(error) from error
         self._keeping_alive = asyncio.create_task(self._keep_alive())
 
-    async def poll(self, most: int) -> list[Delivery]:
-        from nats.errors import TimeoutError as NothingYet
+    async def _subscribe(self) -> Any:
+        from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
+        jetstream, subject = self._connection.jetstream, self._source.subject
+        stream = self._source.stream or await jetstream.find_stream_name_by_subject(subject)
+        is_all = self._source.begin == "earliest"
+        if not is_all:  # All of a stream that was deleted and made anew came after what has been read.
+            created = (await jetstream.stream_info(stream)).created
+            is_all = self._created not in (None, created)
+            self._created = created
+        wanted = ConsumerConfig(
+            ack_policy=AckPolicy.EXPLICIT,
+            deliver_policy=DeliverPolicy.ALL if is_all else DeliverPolicy.NEW,
+            ack_wait=self._source.ack_wait,
+            max_ack_pending=self._source.max_pending,
+        )
+        found = await jetstream.pull_subscribe(subject, durable=self._durable, stream=stream, config=wanted)
+        self._checked_at = time.monotonic()
+        return found
+
+    async def _check_consumer(self) -> None:
+        """Make the consumer anew if it was deleted, with its stream or by itself: a fetch only finds nothing then."""
+        from nats.js.errors import NotFoundError
+
+        if time.monotonic() - self._checked_at < CHECK_EVERY:
+            return
+        try:
+            await self._subscription.consumer_info()
+            self._checked_at = time.monotonic()
+        except NotFoundError:
+            log.warning("the stream or its consumer was deleted: making it anew", source=self._source.name)
+            subscription, self._subscription = self._subscription, None
+            await subscription.unsubscribe()
+
+    async def poll(self, most: int) -> list[Delivery]:
+        from nats.errors import Error, TimeoutError as NothingYet
+
+        if self._subscription is None:
+            try:
+                self._subscription = await self._subscribe()
+            except Error as error:
+                raise self._connection.error(error) from error
         fetching = self._fetching = self._fetching or asyncio.create_task(
             self._subscription.fetch(min(most, AT_ONCE), timeout=WAIT)
         )
         try:
             messages = await asyncio.shield(fetching)  # A cancelled fetch would lose what the server has sent already.
         except (NothingYet, TimeoutError):
-            return []
+            messages = []
         finally:
             if fetching.done():
                 self._fetching = None
+        if not messages:
+            await self._check_consumer()
+            return []
         deliveries = [delivery_of(message, message) for message in messages]
         self._open.update((each.position, each.token) for each in deliveries)
         return deliveries
@@ -143,7 +178,8 @@ class NatsConsumer:
             fetched = (await asyncio.gather(self._fetching, return_exceptions=True))[0]
             self._nacked += fetched if isinstance(fetched, list) else []
         # Without this, the server would send back to this client what it is given back.
-        await self._subscription.unsubscribe()
+        if self._subscription is not None:
+            await self._subscription.unsubscribe()
         await self._connection.client.flush()
         for message in self._nacked:
             await message.nak()
@@ -151,12 +187,13 @@ class NatsConsumer:
         await self._connection.close()
 
     async def lag(self) -> int | None:
-        info = await self._subscription.consumer_info()
-        return info.num_pending
+        return None if self._subscription is None else (await self._subscription.consumer_info()).num_pending
 
     async def state_of(self, part: int, position: int) -> PositionState | None:
         if position in self._open:
             return "open"
+        if self._subscription is None:
+            return None
         info = await self._subscription.consumer_info()
         if info.ack_floor is not None and position <= info.ack_floor.stream_seq:
             return "done"

@@ -19,6 +19,7 @@ import msgspec
 import structlog
 
 from tidemill.core.codec import storable
+from tidemill.core.errors import words_of
 from tidemill.engine.batching import Batched
 from tidemill.engine.containment.blocked_time import CANCEL_SECONDS
 from tidemill.engine.containment.cancellation import end
@@ -179,13 +180,18 @@ class Engine:
             while live or backlog:
                 work = live.popleft() if live else backlog.popleft()
                 extra, batches = work.extra, self._routes[work.source].only_batches
-                if batches is not None and (extra is None or not (extra[2] or extra[4] or extra[6] or extra[5] > 1)):
-                    self._run_in_batch(work, batches)
-                else:
-                    if not self._rousing and (live or backlog):
-                        self._rouse()  # If this message has to wait, another worker starts the next one.
-                    has_trace = self._is_tracing or (extra is not None and extra[2])
-                    await (self._run_in_trace(work) if has_trace else self._run(work))
+                try:
+                    if batches is not None and (
+                        extra is None or not (extra[2] or extra[4] or extra[6] or extra[5] > 1)
+                    ):
+                        self._run_in_batch(work, batches)
+                    else:
+                        if not self._rousing and (live or backlog):
+                            self._rouse()  # If this message has to wait, another worker starts the next one.
+                        has_trace = self._is_tracing or (extra is not None and extra[2])
+                        await (self._run_in_trace(work) if has_trace else self._run(work))
+                except Exception as error:  # noqa: BLE001 - a message without an answer would be in flight for ever
+                    self._answer_error(work, error)
                 taken += 1
                 if taken == _STRETCH or time.monotonic() > yield_at:
                     await asyncio.sleep(0)
@@ -243,6 +249,17 @@ class Engine:
             message.id, message.key, message.headers, message.at, message.deadline, message.attempt, _ = extra
         return message
 
+    def _answer_error(self, work: MessageWork, error: Exception) -> None:
+        """What surrounds the plans of a message has failed, such as reading which plans it names."""
+        plans = (
+            work.extra[6]
+            if work.extra is not None and work.extra[6]
+            else [plan.name for plan in self._routes[work.source].plans]
+        )
+        failures = tuple(failure_of(name, error) for name in plans)
+        status = "failed" if failures else "undecodable"
+        self._answer(EngineAnswer(work.ticket, status, failures or (failure_of("", error),)))
+
     async def _run(self, work: MessageWork) -> None:
         route, extra = self._routes[work.source], work.extra
         if extra is not None and extra[4] is not None and extra[4] <= time.time():
@@ -270,7 +287,7 @@ class Engine:
             message.part = self._life
         try:
             eligible = read_options(route, work, message)
-        except ValueError as error:
+        except Exception as error:  # noqa: BLE001 - fields of a decoded value may be the user's code
             self._answer(EngineAnswer(work.ticket, "undecodable", (failure_of("", error),)))
             return
         if message.ends_at is not None and message.ends_at <= time.time():
@@ -351,7 +368,7 @@ class Engine:
         if error is None:
             statistics.done += 1
         elif isinstance(error, Filtered):
-            statistics.filtered_for(storable(str(error.reason)))
+            statistics.filtered_for(storable(words_of(error)))
             ctx.results["filtered"] = error.reason
         else:
             statistics.failed += 1

@@ -74,6 +74,8 @@ def read_options(route: Route, work: MessageWork, message: Message) -> Collectio
     said = read_option(route.eligibilities_from, message.headers, message.value)
     if said is None:
         return route.eligibilities
+    if not isinstance(said, str | list | tuple | set | frozenset):
+        raise ValueError(f"{said!r} names no plans: a list, or names separated by commas, does")
     named = [each.strip() for each in said.split(",")] if isinstance(said, str) else [str(each) for each in said]
     wanted = {each for each in named if each}
     unknown = wanted - {*route.known}

@@ -183,11 +183,11 @@ class StreamReducer:
 
     def wakes_at(self, now: float) -> float:
         """When to choose again if nothing happens before."""
-        if not self.accepting:
-            return NEVER
         quarantine = NEVER
         if self._suspects and not self._quarantined:
             quarantine = min(self._admitted_at(each, now) for each in self._suspects)
+        if not self.accepting:
+            return quarantine  # A drain waits for suspects.
         return min(self._later[0][0] if self._later else NEVER, self._fair.wakes_at(now), quarantine)
 
     def _take(self, lane: Lane, count: int, choice: Choice, now: float, wall: float) -> None:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tidemill.sources.base import Source, identify
-from tidemill.sources.delivery import Delivery, size_of
+from tidemill.sources.delivery import MOST_TIME, Delivery, size_of
 
 
 class WaitingMessages:
@@ -81,6 +81,8 @@ def prepare(source: Source, index: int, deliveries: Sequence[Delivery], wall: fl
     for delivery in deliveries:
         delivery.source = index
         delivery.arrived = wall
+        if not -MOST_TIME < delivery.at < MOST_TIME:
+            delivery.at = 0.0  # A producer's clock may say anything, and no database stores it.
     if source.message_id is not None:
         for delivery in deliveries:
             delivery.id = identify(source, delivery)
