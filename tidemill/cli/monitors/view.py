@@ -106,12 +106,12 @@ def print_alert(found: AlertDetails) -> None:
     console.print("\nrecorded data", style="bold")
     for name, value in record.get("rule", {}).items():
         if value not in ("", None) and name not in ("trigger", "kind"):
-            console.print(f"  {name:<8} {value}")
+            console.print(f"  {name:<12} {value}", soft_wrap=True)
     for name in ("occurrence", "evidence", "features", "state"):
-        if name in record:
-            console.print(f"  {name:<8} {msgspec.json.encode(record[name]).decode()}", soft_wrap=True)
+        if record.get(name) is not None:
+            console.print(f"  {name:<12} {msgspec.json.encode(record[name]).decode()}", soft_wrap=True)
     for event in record.get("events", []):
-        console.print(f"  event    {local(datetime.fromtimestamp(event['at'], UTC))}  {event['id']}")
+        console.print(f"  event        {local(datetime.fromtimestamp(event['at'], UTC))}  {event['id']}")
     console.print("\nhistory", style="bold")
     for each in found.history:
         detail = f": {each.detail}" if each.detail else ""
@@ -123,5 +123,7 @@ def print_event(event: MonitorEvent, *, json: bool) -> None:
     if json:
         return out().print(msgspec.json.encode(event).decode(), soft_wrap=True)
     moment = local(datetime.fromtimestamp(event.at, UTC))
-    line = Text.assemble(f"{moment}  ", (event.entity, "bold"), f"  {event.id}  ", (str(event.data), "dim"))
+    line = Text.assemble(
+        f"{moment}  ", (event.entity, "bold"), f"  {event.id}  ", (msgspec.json.encode(event.data).decode(), "dim")
+    )
     return out().print(line, overflow="ellipsis", no_wrap=True)
