@@ -62,9 +62,7 @@ def test_heads_and_figures_of_queues_are_whole() -> None:
 def test_jobs_that_no_worker_knows_are_not_counted_as_throttled() -> None:
     counts = {"waiting": 0, "scheduled": 0, "throttled": 0, "no_worker": 2, "running": 0}
     counts |= {"succeeded": 0, "unsuccessful": 0}
-    row = QueueLine(
-        name="scans", **counts, oldest=None, workers=1, control=[], rate=None, burst=None, limited_by=None
-    )
+    row = QueueLine(name="scans", **counts, oldest=None, workers=1, control=[], rate=None, burst=None, limited_by=None)
     head, _, told = lines(queues_table([row], datetime.now(UTC)))
     assert "throttled" not in head
     assert told[: head.index("no_worker") + len("no_worker")].split() == ["scans", "0", "0", "2"]
