@@ -145,7 +145,7 @@ def test_waiting_and_running_jobs_are_cancelled(folder: Path, up: Process, tmp_p
     assert f"asked to stop: {running}" in said
     cancelled = wait_for(folder, running, lambda job: job["state"] == "cancelled")
     assert any("ancelled by" in sentence for sentence in cancelled["why"])
-    assert f"had ended or been asked before: {waiting}" in ok(folder, "cancel", waiting)
+    assert f"already ended or asked to stop: {waiting}" in ok(folder, "cancel", waiting)
 
 
 def test_every_listing_is_one_json_document_and_a_table(folder: Path, up: Process) -> None:

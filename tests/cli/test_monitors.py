@@ -194,7 +194,7 @@ def test_a_monitor_is_looked_at_and_told_what_to_do_through_a_server(folder: Pat
     there("resume")
     there("trigger", "hot", "on")
     assert there("reset", "lathe") == "the states of 1 entity will be built again\n"
-    assert there("backfill", "lathe", "--past", "1h") == "the past of 1 entities will be read\n"
+    assert there("backfill", "lathe", "--past", "1h") == "the past of 1 entity will be read\n"
     assert there("roster", "remove", "lathe", "nobody").splitlines() == [
         "lathe is no longer followed", "nobody was not followed",
     ]  # fmt: skip
@@ -232,7 +232,7 @@ def test_a_backfill_is_waited_for(folder: Path) -> None:
     assert run(folder, "monitor", "roster", "add", "saw").returncode == 0
     for more in ((), ("--server", (folder / "url").read_text())):
         done = run(folder, "monitor", "backfill", "saw", "--past", "1h", "--wait", *more)
-        assert done.stdout == "the past of 1 entities will be read\nit has been read\n", done.stderr
+        assert done.stdout == "the past of 1 entity will be read\nit has been read\n", done.stderr
         rows = told(folder, "roster", "list", *more)
         assert next(row["backfill"] for row in rows if row["entity"] == "saw") is None
 
@@ -271,7 +271,7 @@ def test_a_backtest_counts_and_draws(folder: Path) -> None:
         (("ack", "99999"), "no alert 99999"),
         (("roster", "add"), "say at least one"),
         (("silence", "colour=red"), "trigger, entity or severity"),
-        (("silence", "hot"), "name=value"),
+        (("silence", "hot"), "NAME=VALUE"),
         (("trigger", "hot", "maybe"), 'Choose from: "on", "off"'),
         (("status", "--nonsense"), "--nonsense"),
         (("roster", "list", "--monitor", "nobody"), "no monitor 'nobody'"),

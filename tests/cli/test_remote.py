@@ -128,7 +128,7 @@ def test_jobs_are_enqueued_cancelled_and_retried_under_the_name_of_a_token(mill:
     ids = [job["id"] for job in mill.told("jobs", "--tag", "late")]
     one = mill.there("cancel", str(ids[0]), role="operator")
     assert one.stdout == f"cancelled: {ids[0]}\n"
-    assert mill.there("cancel", str(ids[0])).stdout == f"had ended or been asked before: {ids[0]}\n"
+    assert mill.there("cancel", str(ids[0])).stdout == f"already ended or asked to stop: {ids[0]}\n"
     unsure = mill.there("cancel", "--tag", "late", role="operator")
     assert (unsure.returncode, unsure.stderr) == (1, "error: this would cancel 2 jobs: add --yes to do it\n")
     assert mill.there("cancel", "--tag", "late", "--yes", role="operator").stdout == "cancelled: 2 jobs\n"

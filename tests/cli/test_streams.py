@@ -98,7 +98,9 @@ def test_a_dead_letter_is_listed_shown_and_replayed(up: Process) -> None:
     assert "waited before: " in explained
     assert "0 dead letters" in ok(up.folder, "stream", "replay", "orders", "--error", "something else")
     tried = 1 + len(others)
-    assert f"{tried} dead letters are tried again" in ok(up.folder, "stream", "replay", "orders", "--plan", "Check")
+    assert f"{tried} dead letter{' is' if tried == 1 else 's are'} tried again" in ok(
+        up.folder, "stream", "replay", "orders", "--plan", "Check"
+    )
     status(up.folder, lambda it: it["sources"][0]["dead"] == dead + 1 + tried)
     asked = run(up.folder, "stream", "replay")
     assert asked.returncode == 1
@@ -154,7 +156,7 @@ def test_the_same_through_a_server_from_a_folder_where_nothing_is(up: Process, t
     told = settled(listing(tmp_path, "stream", "status", "orders", *there))
     assert told == settled(listing(up.folder, "stream", "status", "orders"))
     assert (told[0]["dispatchers"][0]["mode"], told[0]["dead"]) == ("drain", len(letters))
-    assert "1 dead letters are tried again" in ok(tmp_path, "stream", "replay", *newest, *there)
+    assert "1 dead letter is tried again" in ok(tmp_path, "stream", "replay", *newest, *there)
     ok(tmp_path, "stream", "resume", "orders", *there)
     status(up.folder, lambda it: it["sources"][0]["dead"] == dead + 2)
     done = status(up.folder, lambda it: True)["sources"][0]["done"]

@@ -8,10 +8,12 @@ from datetime import UTC, datetime, timedelta
 from rich.console import Console, RenderableType
 
 from tidemill.cli.jobs.queues import queues_table
+from tidemill.cli.run.live_footer import draw_footer, empty_queue
 from tidemill.cli.runs.list import runs_table
 from tidemill.ops.jobs.queues import QueueLine
 from tidemill.ops.runs.runs import RunLine
 
+HEADS = ["queue", "wait", "sched", "throttled", "no_worker", "run", "done/m", "fail/m", "oldest", "workers"]
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
@@ -55,3 +57,21 @@ def test_heads_and_figures_of_queues_are_whole() -> None:
         "limit",
     ]
     assert told.split() == ["pipelines", "12", "3", "0", "10", "52,708", "781", "42s", "4", "5/s"]
+
+
+def test_jobs_that_no_worker_knows_are_not_counted_as_throttled() -> None:
+    counts = {"waiting": 0, "scheduled": 0, "throttled": 0, "no_worker": 2, "running": 0}
+    counts |= {"succeeded": 0, "unsuccessful": 0}
+    row = QueueLine(name="scans", **counts, oldest=None, workers=1, control=[], rate=None, burst=None, limited_by=None)
+    head, _, told = lines(queues_table([row], datetime.now(UTC)))
+    assert "throttled" not in head
+    assert told[: head.index("no_worker") + len("no_worker")].split() == ["scans", "0", "0", "2"]
+
+
+def test_the_foot_of_up_has_whole_headings_and_the_whole_link() -> None:
+    link = f"http://127.0.0.1:7433/#token=tm_{'x' * 43}"
+    rows = [empty_queue("stream:tickets"), {**empty_queue("scans"), "throttled": 1, "no_worker": 1}]
+    shown = lines(draw_footer("tidemill", "press o to open", rows, [], "", console_at=link, width=80))
+    assert "…" not in "".join(shown)
+    assert shown[1].split() == HEADS
+    assert [line.strip() for line in shown[-2:]] == [link, "press o to open"]

@@ -43,6 +43,12 @@ def test_a_misspelt_name_is_an_error_also_where_nothing_is_expected(tidemill):
         tidemill.catch_notices("frigdes")
 
 
+def test_events_that_come_too_late_to_replace_a_source_are_refused(tidemill):
+    tidemill.use(app)
+    with tidemill.running(), pytest.raises(ConfigError, match=r"before `with tidemill.running\\(\\)"):
+        tidemill.feed("fridges", [])
+
+
 def test_a_kit_without_an_application_says_what_to_call(tidemill):
     with pytest.raises(ConfigError, match=r"no application: call tidemill.use\\(app\\)"):
         tidemill.run_until_idle()
@@ -113,4 +119,4 @@ def test_the_example_suite_passes_and_failures_say_what_happened(tmp_path: Path)
     (tmp_path / "shop" / "test_misuse.py").write_text(MISUSE)
     done = run_pytest(tmp_path / "shop")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "17 passed" in done.stdout, done.stdout
+    assert "18 passed" in done.stdout, done.stdout

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
 from tidemill.core.duration import parse_duration
 from tidemill.core.errors import ConfigError
@@ -52,12 +52,48 @@ def read_moment(text: str | None, option: str) -> datetime | None:
         ) from None
 
 
+#: What lists each kind of work, and the letter of its ids.
+ID_FORMS = {
+    "job": ("", "tidemill jobs"),
+    "run": ("r", "tidemill runs"),
+    "batch": ("b", "tidemill batch"),
+    "alert": ("a", "tidemill monitor alerts"),
+    "dead letter": ("d", "tidemill stream dead-letters"),
+}
+
+
+def id_number(kind: str, text: str) -> int:
+    """The number of an id as people write it: 12, or with the letter of its kind, such as r12."""
+    letter, listed_by = ID_FORMS[kind]
+    digits = text.removeprefix(letter)
+    if digits.isascii() and digits.isdigit():
+        return int(digits)
+    if kind == "job" and text[:1] in ("r", "b", "a", "d") and text[1:].isdigit():
+        raise ConfigError(f"{text!r} is not a job: `tidemill explain {text}` says what it is")
+    article = "an" if kind == "alert" else "a"
+    raise ConfigError(f"{text!r} is not {article} {kind}: write it as `{listed_by}` shows it, such as {letter}12")
+
+
 def run_number(id: str) -> int:
     """The number of a run as people write it: r12, or 12."""
-    text = id.removeprefix("r")
-    if not text.isascii() or not text.isdigit():
-        raise ConfigError(f"{id!r} is not a run: write it as `tidemill runs` shows it, such as r12")
-    return int(text)
+    return id_number("run", id)
+
+
+def id_parameter(kind: str, help: str) -> Parameter:
+    """A parameter that takes ids of this kind, as people write them."""
+
+    def read(wanted: Any, tokens: Sequence[Token]) -> Any:
+        try:
+            numbers = [id_number(kind, each.value) for each in tokens]
+        except ConfigError as error:
+            raise ValueError(str(error)) from error  # which the command line takes for what was not understood
+        return numbers if get_origin(wanted) is list else numbers[0]
+
+    return Parameter(help=help, converter=read)
+
+
+#: Fields with the id of something else, wherever they occur.
+IDS: Mapping[str, str] = {"run": "run", "batch": "batch"}
 
 
 def options_of(
@@ -66,12 +102,13 @@ def options_of(
     positional: tuple[str, ...] = (),
     without: tuple[str, ...] = (),
     only_positional: bool = False,
+    ids: Mapping[str, str] = IDS,
 ) -> Callable[[Command], Command]:
     """Call a command with `arguments` made from its options.
 
     The fields in `positional` are required and given by their place, those in `without` are not options, and with
     `only_positional` no other field is. A field that the command has as a parameter of its own is left to it: until
-    the command puts its value in, it has its default, or None.
+    the command puts its value in, it has its default, or None. `ids` says of which kind the ids in a field are.
     """
 
     def decorate(command: Command) -> Command:
@@ -81,9 +118,9 @@ def options_of(
             left |= {*arguments.__struct_fields__} - {*positional}
         fields = {each.name: each for each in msgspec.structs.fields(arguments) if each.name not in left}
         missing = {each.name: None for each in msgspec.structs.fields(arguments) if each.required}
-        placed = [_parameter(fields[name], inspect.Parameter.POSITIONAL_ONLY) for name in positional]
+        placed = [_parameter(fields[name], inspect.Parameter.POSITIONAL_ONLY, ids) for name in positional]
         named = [
-            _parameter(field, inspect.Parameter.KEYWORD_ONLY)
+            _parameter(field, inspect.Parameter.KEYWORD_ONLY, ids)
             for name, field in fields.items()
             if name not in positional
         ]
@@ -117,7 +154,7 @@ def with_parameters(run: Command, command: Command, parameters: Iterable[inspect
     return run
 
 
-def _parameter(field: msgspec.structs.FieldInfo, kind: Any) -> inspect.Parameter:
+def _parameter(field: msgspec.structs.FieldInfo, kind: Any, ids: Mapping[str, str]) -> inspect.Parameter:
     bare, help = bare_type(field.type), _help(field.type)
     if field.name in PAST_MOMENTS:
         bare, help = str | None, f"{help} A date and time, or how long ago: 2h."
@@ -127,7 +164,8 @@ def _parameter(field: msgspec.structs.FieldInfo, kind: Any) -> inspect.Parameter
         bare, default = list[get_args(bare)[0]], None
     if default is None and type(None) not in get_args(bare):
         bare = bare | None
-    return inspect.Parameter(field.name, kind, default=default, annotation=Annotated[bare, Parameter(help=help)])
+    shown = id_parameter(ids[field.name], help) if field.name in ids else Parameter(help=help)
+    return inspect.Parameter(field.name, kind, default=default, annotation=Annotated[bare, shown])
 
 
 def _help(kind: Any) -> str:

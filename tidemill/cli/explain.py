@@ -84,7 +84,7 @@ def _print(found: Explanation, *, forward: bool) -> None:
             console.print("\nstate at that check", style="bold")
             state_text = msgspec.json.encode(found.trigger.state).decode()
             console.print(f"  {state_text}", soft_wrap=True, markup=False)
-    if found.because:
+    if any(each.id for each in found.because) or found.alert is not None:  # "why" names the person or program
         console.print("\nfollowed from", style="bold")
         console.print(_followers(found.because))
     if not forward:

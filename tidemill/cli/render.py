@@ -149,6 +149,12 @@ def counted(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
+def held_columns(throttled: Iterable[int], no_worker: Iterable[int]) -> list[str]:
+    """The columns of a table of queues for jobs that are held back: those with jobs in them, at least one."""
+    counts = {"throttled": sum(throttled), "no_worker": sum(no_worker)}
+    return [name for name, count in counts.items() if count] or ["throttled"]
+
+
 def short(seconds: float) -> str:
     """A length of time in its largest unit: 340ms, 12s, 3m, 5h, 2d."""
     if seconds < 0:

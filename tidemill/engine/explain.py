@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -214,7 +215,7 @@ def explain_workers(job: Job) -> list[str]:
     """Whether a worker can run the job."""
     queue, task = job["queue"], job["task"]
     if not job["serving"]:
-        return [f"No worker serves queue {queue}: start one with `tidemill worker APP --queue {queue}`."]
+        return [f"No worker serves queue {queue}: start one with `tidemill worker APP --queue {shlex.quote(queue)}`."]
     if not job["knowing"]:
         who = "The only worker" if job["serving"] == 1 else f"None of the {job['serving']} workers"
         verb = "cannot" if job["serving"] == 1 else "can"

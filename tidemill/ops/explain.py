@@ -166,7 +166,8 @@ async def _node(at: Local, run: str, name: str) -> Explanation:
     tree = await at.do(get_dag_tree, GetTree(id=_number(run)))
     found = next((each for each in tree.nodes if each.node == name), None)
     if found is None:
-        raise NotFoundError(f"run r{run} has no node {name!r}: `tidemill run r{run}` shows its nodes")
+        meant = did_you_mean(name, [each.node for each in tree.nodes])
+        raise NotFoundError(f"run r{run} has no node {name!r}: `tidemill run r{run}` shows its nodes{meant}")
     followed = [Related(str(each.id), f"job on queue {each.queue}", each.state) for each in found.jobs]
     return Explanation(
         id=f"r{run}/{name}", kind="node", state=found.state, why=[found.why], followed=followed, node=found

@@ -231,7 +231,7 @@ class TestKit:
     def feed(
         self, what: Monitor | Stream | str, events: Iterable[Mapping[str, Any]], *, source: str | None = None
     ) -> None:
-        """Give a monitor or a stream these events, instead of those of its source. Call it first before the roles run.
+        """Give a monitor or a stream these events, instead of those of its source. The first call is before `running`.
 
         `source` names the source of a stream, where there are several; its weight, limits and eligibilities stay.
         """
@@ -239,16 +239,23 @@ class TestKit:
         if isinstance(what, Monitor):
             path = self._folder / f"{what.name}.jsonl"
             if not path.exists():
+                self._refuse_while_running(f'feed("{what.name}", ...)')
                 self._replace(what, "source", JsonlSource(path))
         else:
             old = find_declared("source", {each.name: each for each in what.sources}, source)
             path = self._folder / f"{what.name}-{old.name}.jsonl"
             if not path.exists():
+                self._refuse_while_running(f'feed("{what.name}", ...)')
                 shared = {name: getattr(old, name) for name in Source.__struct_fields__}
                 fed = JsonlSource(path, **shared)
                 self._replace(what, "sources", tuple(fed if each is old else each for each in what.sources))
         with path.open("ab") as file:
             file.writelines(msgspec.json.encode(event) + b"\n" for event in events)
+
+    def _refuse_while_running(self, call: str) -> None:
+        """Raise if the roles have read the declarations: what is replaced now would not count."""
+        if self._running:
+            raise ConfigError(f"{call}: call it before `with tidemill.running():`")
 
     def catch_notices(self, monitor: Monitor | str) -> list[Notice]:
         """Send the notices of a monitor to a list, and nowhere else. Call it before the roles run.
@@ -259,6 +266,7 @@ class TestKit:
         monitor = self._app(None).monitors.require(monitor) if isinstance(monitor, str) else monitor
         if not monitor.notify:
             raise ConfigError(f"monitor {monitor.name} sends no notices: give it channels with notify=[...]")
+        self._refuse_while_running(f'catch_notices("{monitor.name}")')
         caught: list[Notice] = []
         options = [
             {**{name: getattr(real, name) for name in Channel.__struct_fields__}, "name": channel_name(real)}

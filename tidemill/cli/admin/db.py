@@ -15,7 +15,7 @@ from cyclopts import App, Parameter
 from tidemill.cli.arguments import Json
 from tidemill.cli.confirm import agreed
 from tidemill.cli.connection_options import ANYWHERE, HERE, ConnectionOptions, ServerOptions
-from tidemill.cli.open_database import opened, require_database
+from tidemill.cli.open_database import open_or_fail, opened, require_database
 from tidemill.cli.render import out, print_json, table
 from tidemill.cli.run.role_process import application
 from tidemill.core.errors import ConfigError
@@ -227,6 +227,8 @@ def move(
     Set TIDEMILL_DATABASE_URL to the new one, and start again. `tidemill db reopen` goes back to the old one.
     """
     _report("moved", asyncio.run(_move(place.settings(), to, live=live)))
+    public, _ = without_password(to)
+    out().print(f"now set TIDEMILL_DATABASE_URL={public} (with its password) and start every process again")
 
 
 @commands.command
@@ -289,8 +291,13 @@ async def _restore(settings: Settings, folder: Path) -> BackupReport:
 
 async def _move(settings: Settings, to: str, *, live: bool) -> BackupReport:
     target = DatabaseSettings(url=to, schema=settings.schema).validate()
-    async with opened(settings, schema=False) as database, Database(target, label=COMMAND) as other:
-        return await move_database(database, other, live=live, label=COMMAND)
+    async with opened(settings, schema=False) as database:
+        other = Database(target, label=COMMAND)
+        try:
+            await open_or_fail(other)
+            return await move_database(database, other, live=live, label=COMMAND)
+        finally:
+            await other.close()
 
 
 async def _reopen(settings: Settings) -> bool:

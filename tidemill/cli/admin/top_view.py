@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.render import ago, cut, names, short, state
+from tidemill.cli.render import ago, cut, held_columns, names, short, state
 from tidemill.engine.telemetry.hosts import HostSample, ProcessUsage
 from tidemill.ops.admin.hosts import Host
 from tidemill.ops.jobs.queues import QueueLine
@@ -187,10 +187,11 @@ def _workers(
 
 def _queues(rows: Sequence[QueueLine], width: int) -> Table:
     wide = width >= WIDE
+    held = held_columns((row.throttled for row in rows), (row.no_worker for row in rows))
     heads = (
-        ("waiting", "running", "scheduled", "throttled", "done/min", "failed/min", "oldest", "workers")
+        ("waiting", "running", "scheduled", *held, "done/min", "failed/min", "oldest", "workers")
         if wide
-        else ("wait", "run", "sched", "throttled", "done/m", "fail/m", "oldest", "served")
+        else ("wait", "run", "sched", *held, "done/m", "fail/m", "oldest", "served")
     )
     made = _table("queues", *heads, numbers=heads)
     for row in rows:
@@ -199,7 +200,7 @@ def _queues(rows: Sequence[QueueLine], width: int) -> Table:
             _count(row.waiting, "bold"),
             _count(row.running, "cyan"),
             _count(row.scheduled),
-            _count(row.throttled + row.no_worker, "yellow"),
+            *(_count(getattr(row, name), "yellow") for name in held),
             _count(row.succeeded or 0, "green"),
             _count(row.unsuccessful or 0, "bold red"),
             "" if row.oldest is None else short(row.oldest),

@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.arguments import AppOption, Json, Shown, options_of
+from tidemill.cli.arguments import AppOption, Json, Shown, id_number, options_of
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.paging import read_pages
 from tidemill.cli.render import ago, counted, cut, out, print_json, show as show_rows, state, table
@@ -123,7 +123,4 @@ def _print(batch: BatchDetails, *, json: bool) -> None:
 
 
 def _number(id: str) -> BatchNumber:
-    text = id.removeprefix("b")
-    if not text.isascii() or not text.isdigit():
-        raise ConfigError(f"{id!r} is not a batch: write it as `tidemill batch` shows it, such as b12")
-    return BatchNumber(id=int(text))
+    return BatchNumber(id=id_number("batch", id))

@@ -65,7 +65,7 @@ def cancel_message(reached: JobsReached, ids: tuple[int, ...]) -> str:
     parts = {
         f"cancelled: {done}": reached.done,
         f"asked to stop: {asked}": reached.asked,
-        f"had ended or been asked before: {unchanged}": reached.unchanged,
+        f"already ended or asked to stop: {unchanged}": reached.unchanged,
     }
     return _joined(parts) or "nothing to cancel"
 

@@ -31,7 +31,7 @@ def jobs(args: ListJobs, *, limit: Shown = 25, json: Json = False, place: Server
     show(rows, jobs_table, json=json, none=none, cursor=cursor)
 
 
-@options_of(GetJob, positional=("id",))
+@options_of(GetJob, positional=("id",), ids={"id": "job"})
 def job(args: GetJob, *, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
     """Show one job: why it exists, what it waits for, how it went."""
     found = place.do(get_job, args)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from tidemill.cli.arguments import Json, options_of
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
-from tidemill.cli.render import out, rate, short, show, table
+from tidemill.cli.render import held_columns, out, rate, short, show, table
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.ops.jobs.queues import LimitQueue, ListQueues, QueueLine, WeighKey, limit_queue, list_queues, weigh_key
 from tidemill.ops.operator.operation import Operator
@@ -56,13 +56,15 @@ async def unused_queue(at: Operator, name: str) -> str:
 
 
 def queues_table(rows: Sequence[QueueLine], now: datetime) -> Table:
-    counts = ("wait", "sched", "throttled", "run", "done/h", "fail/h", "oldest", "workers", "limit")
+    held = held_columns((row.throttled for row in rows), (row.no_worker for row in rows))
+    counts = ("wait", "sched", *held, "run", "done/h", "fail/h", "oldest", "workers", "limit")
     made = table("queue", *counts, numbers=counts)
     for row in rows:
-        failed, blocked = row.unsuccessful or 0, row.throttled + row.no_worker
+        failed = row.unsuccessful or 0
+        waiting = (row.waiting, row.scheduled, *(getattr(row, name) for name in held))
         made.add_row(
             row.name,
-            *(f"{number or 0:,}" for number in (row.waiting, row.scheduled, blocked, row.running, row.succeeded)),
+            *(f"{number or 0:,}" for number in (*waiting, row.running, row.succeeded)),
             Text(f"{failed:,}", style="bold red" if failed else ""),
             "" if row.oldest is None else short(row.oldest),
             Text(str(row.workers) if row.workers else "none", style="" if row.workers else "yellow"),

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
-from tidemill.cli.arguments import Json, Shown, Yes, options_of
+from tidemill.cli.arguments import Json, Shown, Yes, id_parameter, options_of
 from tidemill.cli.confirm import agreed
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.monitors.options import MonitorOption, pair, with_monitor
@@ -52,7 +52,9 @@ def alerts(
 @options_of(UnackedFilter, without=("up_to",))
 def ack(
     wanted: UnackedFilter,
-    *ids: Annotated[int, Parameter(help="The alerts; or select those that are not acknowledged with the options.")],
+    *ids: Annotated[
+        int, id_parameter("alert", "The alerts; or select those that are not acknowledged with the options.")
+    ],
     note: Annotated[str | None, Parameter(help="A note to store with them.")] = None,
     yes: Yes = False,
     place: ServerOptions = ANYWHERE,
@@ -63,7 +65,7 @@ def ack(
     if ids:
         done = place.do(ack_alerts, AckAlerts(ids=list(ids), note=note)).ids
         for id in ids:
-            out().print(f"alert {id} {'is acknowledged' if id in done else 'was acknowledged before'}")
+            out().print(f"alert a{id} {'is acknowledged' if id in done else 'was acknowledged before'}")
         return 0
 
     async def work(at: Operator) -> int:
@@ -81,11 +83,11 @@ def ack(
     return place.run(work)
 
 
-@options_of(NoteAlert, positional=("id", "note"))
+@options_of(NoteAlert, positional=("id", "note"), ids={"id": "alert"})
 def note(args: NoteAlert, *, place: ServerOptions = ANYWHERE) -> None:
     """Put a note on an alert."""
     place.do(note_alert, args)
-    out().print(f"alert {args.id} has a note")
+    out().print(f"alert a{args.id} has a note")
 
 
 def silence(

@@ -83,7 +83,8 @@ async def backfill(
 ) -> None:
     """Read the past of entities again; events that are in the log already are not stored twice."""
     wanted = BackfillMonitor(name=monitor, entities=list(entities) or None, past=past)
-    out().print(f"the past of {(await at.do(backfill_monitor, wanted)).count} entities will be read")
+    count = (await at.do(backfill_monitor, wanted)).count
+    out().print(f"the past of {counted(count, 'entity', 'entities')} will be read")
     if wait:
         await wait_for_backfill(at, monitor, entities)
         out().print("it has been read")

@@ -64,7 +64,7 @@ def pair(text: str) -> tuple[str, str]:
     """`name=value`, taken apart."""
     name, is_there, value = text.partition("=")
     if not is_there or not name:
-        raise ConfigError(f"{text!r}: write it as name=value")
+        raise ConfigError(f"{text!r} is not NAME=VALUE, such as trigger=hot")
     return name, value
 
 

@@ -109,12 +109,12 @@ def print_alert(found: AlertDetails) -> None:
     console.print("\nrecorded data", style="bold")
     for name, value in record.get("rule", {}).items():
         if value not in ("", None) and name not in ("trigger", "kind"):
-            console.print(f"  {name:<8} {value}")
+            console.print(f"  {name:<12} {value}", soft_wrap=True)
     for name in ("occurrence", "evidence", "features", "state"):
-        if name in record:
-            console.print(f"  {name:<8} {msgspec.json.encode(record[name]).decode()}", soft_wrap=True)
+        if record.get(name) is not None:
+            console.print(f"  {name:<12} {msgspec.json.encode(record[name]).decode()}", soft_wrap=True)
     for event in record.get("events", []):
-        console.print(f"  event    {local(datetime.fromtimestamp(event['at'], UTC))}  {on_one_line(event['id'])}")
+        console.print(f"  event        {local(datetime.fromtimestamp(event['at'], UTC))}  {on_one_line(event['id'])}")
     console.print("\nhistory", style="bold")
     for each in found.history:
         detail = f": {each.detail}" if each.detail else ""
@@ -127,6 +127,9 @@ def print_event(event: MonitorEvent, *, json: bool) -> None:
         return out().print(printable_json(msgspec.json.encode(event).decode()), soft_wrap=True)
     moment = local(datetime.fromtimestamp(event.at, UTC))
     line = Text.assemble(
-        f"{moment}  ", (on_one_line(event.entity), "bold"), f"  {on_one_line(event.id)}  ", (str(event.data), "dim")
+        f"{moment}  ",
+        (on_one_line(event.entity), "bold"),
+        f"  {on_one_line(event.id)}  ",
+        (msgspec.json.encode(event.data).decode(), "dim"),
     )
     return out().print(line, overflow="ellipsis", no_wrap=True)

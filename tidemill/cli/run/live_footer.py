@@ -15,7 +15,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.render import cut, short, terminal
+from tidemill.cli.render import cut, held_columns, short, terminal
 from tidemill.core.errors import TidemillError
 from tidemill.store.database import Database
 from tidemill.store.jobs.queues import list_queues
@@ -26,6 +26,7 @@ from tidemill.version import VERSION
 EVERY = 0.5
 COST_RATIO = 20  # looking may take a twentieth of the time, however much there is to count
 MOST_QUEUES, MOST_BARS = 12, 6
+WIDE = 100  # columns of a terminal that has room for whole headings
 SERVING, LINK = "serving ", "open "  # what the server prints once it answers
 ROLE_STYLES = {"maintenance": "blue", "scheduler": "magenta", "up": "yellow"}
 
@@ -68,9 +69,9 @@ class Footer:
     def print_line(self, name: str, line: str) -> None:
         """A line that a child printed."""
         if name == "server" and line.startswith(SERVING):
-            self._console_at = f"console at {line.removeprefix(SERVING).strip()} · "
+            self._console_at = line.removeprefix(SERVING).strip()
         elif name == "server" and line.startswith(LINK):
-            self._console_at = f"log in at {line.removeprefix(LINK).split()[0]} · "
+            self._console_at = line.removeprefix(LINK).split()[0]
         label = (f"{name:<{self._wide}} │ ", ROLE_STYLES.get(name, "green"))
         with contextlib.suppress(OSError):  # A terminal that was closed must not keep us from stopping well.
             self._console.print(Text.assemble(label, Text.from_ansi(line)), soft_wrap=True)
@@ -95,8 +96,16 @@ class Footer:
         found = {row["name"]: row for row in self._rows}
         rows = list({**self._queues, **found}.values())
         with contextlib.suppress(OSError):
-            status = f"{self._console_at}{self._status}"
-            self._live.update(draw_footer(self._title, status, rows, self._jobs, self._hint), refresh=True)
+            foot = draw_footer(
+                self._title,
+                self._status,
+                rows,
+                self._jobs,
+                self._hint,
+                console_at=self._console_at,
+                width=self._console.width,
+            )
+            self._live.update(foot, refresh=True)
 
 
 class OwnLines(io.TextIOBase):
@@ -113,28 +122,38 @@ class OwnLines(io.TextIOBase):
         return len(text)
 
 
-def draw_footer(title: str, status: str, queues: Sequence[Row], jobs: Sequence[Row], idle: str) -> RenderableType:
+def draw_footer(
+    title: str, status: str, queues: Sequence[Row], jobs: Sequence[Row], idle: str, *, console_at: str, width: int
+) -> RenderableType:
     """The footer as a picture of these rows."""
-    parts: list[RenderableType] = [Rule(Text(title, style="bold"), style="dim"), queue_table(queues)]
+    parts: list[RenderableType] = [Rule(Text(title, style="bold"), style="dim"), queue_table(queues, width)]
     if jobs:
         parts.append(progress_table(jobs))
     elif not any(row["waiting"] + row["scheduled"] + row["running"] + row["succeeded"] for row in queues):
         parts.append(Text(idle, style="dim", no_wrap=True, overflow="ellipsis"))
+    if console_at:
+        parts.append(Text(console_at, style="dim", overflow="fold"))  # a link that is cut logs no browser in
     parts.append(Text(status, style="dim", no_wrap=True, overflow="ellipsis"))
     return Group(*parts)
 
 
-def queue_table(queues: Sequence[Row]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+def queue_table(queues: Sequence[Row], width: int) -> Table:
+    held = held_columns((row["throttled"] for row in queues), (row["no_worker"] for row in queues))
+    heads = (
+        ("waiting", "scheduled", *held, "running", "done/min", "failed/min", "oldest", "workers")
+        if width >= WIDE
+        else ("wait", "sched", *held, "run", "done/m", "fail/m", "oldest", "workers")
+    )
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2 if width >= WIDE else 1, 0, 0))
     table.add_column("queue", no_wrap=True, max_width=30)
-    for name in ("waiting", "scheduled", "throttled", "running", "done/min", "failed/min", "oldest", "workers"):
-        table.add_column(name, justify="right", no_wrap=True)
+    for name in heads:
+        table.add_column(name, justify="right", no_wrap=True, min_width=len(name))
     for row in queues[:MOST_QUEUES]:
         table.add_row(
             row["name"],
             _number(row["waiting"], "bold"),
             _number(row["scheduled"]),
-            _number(row["throttled"] + row["no_worker"], "yellow"),
+            *(_number(row[name], "yellow") for name in held),
             _number(row["running"], "cyan"),
             _number(row["succeeded"], "green"),
             _number(row["unsuccessful"], "bold red"),

@@ -7,12 +7,14 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
-from tidemill.cli.arguments import Json, Shown, Yes, options_of
+from tidemill.cli.arguments import Json, Shown, Yes, id_parameter, options_of
 from tidemill.cli.confirm import agreed
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.paging import read_pages
-from tidemill.cli.render import out, print_json
+from tidemill.cli.render import counted, out, print_json
 from tidemill.cli.streams.view import dead_page, dead_table
+from tidemill.core.did_you_mean import did_you_mean
+from tidemill.core.errors import NotFoundError
 from tidemill.ops.operator.operation import Operator
 from tidemill.ops.streams.dead_letters import (
     DeadLetterLine,
@@ -24,12 +26,13 @@ from tidemill.ops.streams.dead_letters import (
     preview_replay_dead_letters,
     replay_dead_letters,
 )
+from tidemill.ops.streams.streams import ListStreams, list_streams
 
 Stream = Annotated[str | None, Parameter(help="Only of this stream.")]
-Ids = Annotated[list[int] | None, Parameter(help="Only this one; may be repeated.")]
+Ids = Annotated[list[int] | None, id_parameter("dead letter", "Only this one; may be repeated.")]
 
 
-@options_of(ListDeadLetters)
+@options_of(ListDeadLetters, ids={"id": "dead letter"})
 def dead_letters(
     args: ListDeadLetters, stream: Stream = None, /, *, limit: Shown = 25, json: Json = False,
     place: ServerOptions = ANYWHERE,
@@ -45,7 +48,7 @@ def dead_letters(
     if json:
         return print_json(letters)
     if not letters:
-        return out().print("no dead letters", style="dim")
+        return out().print(f"no dead letters{place.run(lambda at: _meant_stream(at, stream))}", style="dim")
     return out().print(dead_page(letters[0]) if args.id and len(letters) == 1 else dead_table(letters))
 
 
@@ -67,5 +70,15 @@ def replay(
         return (await at.do(replay_dead_letters, meant)).count
 
     count = place.run(work)
+    if count == 0 and id:
+        ids = ", ".join(f"d{each}" for each in id)
+        raise NotFoundError(f"no dead letter matches {ids}: it never existed, or was replayed")
     if count is not None:
-        out().print(f"{count} dead letters are tried again")
+        meant = "" if count else place.run(lambda at: _meant_stream(at, stream))
+        out().print(f"{counted(count, 'dead letter is', 'dead letters are')} tried again{meant}")
+
+
+async def _meant_stream(at: Operator, name: str | None) -> str:
+    """The stream that was probably meant, if no stream has this name."""
+    known = [] if name is None else [each.name for each in (await at.do(list_streams, ListStreams())).items]
+    return "" if name is None or name in known else did_you_mean(name, known)

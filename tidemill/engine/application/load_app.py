@@ -21,7 +21,9 @@ def load_app(target: str) -> Any:
     if name:
         found = getattr(module, name, None)
         if not is_app(found):
-            raise ConfigError(f"{place} has no App called {name!r}")
+            known = sorted(key for key, value in vars(module).items() if is_app(value))
+            has = f"; it has {', '.join(known)}" if known else ' and no other: add `app = App("name")`'
+            raise ConfigError(f"{place} has no App called {name!r}{has}")
         return found
     apps = {id(value): (key, value) for key, value in vars(module).items() if is_app(value)}
     if not apps:
@@ -91,6 +93,8 @@ def _execute(place: str, load: Any) -> ModuleType:
     except TidemillError:
         raise
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{place} cannot be imported: {error}") from error
+        is_meant = error.name == place.partition(".")[0]
+        hint = "; write the application as app.py, app.py:name or package.module" if is_meant else ""
+        raise ConfigError(f"{place} cannot be imported: {error}{hint}") from error
     except (Exception, SystemExit) as error:
         raise ConfigError(f"{place} cannot be imported: {type(error).__name__}: {error}") from error
