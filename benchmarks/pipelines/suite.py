@@ -111,7 +111,7 @@ class Ours:
             until(lambda: b"driving the pipeline" in (self.root / "run.log").read_bytes())
             seen = sorted(self._change(number) for number in range(changes))
             known = psutil.Process(process.pid)
-            yield Live(seen[len(seen) // 2], known.memory_info().rss / 1e6), known
+            yield Live(seen[len(seen) // 2], memory_mb(known)), known
         finally:
             process.terminate()
             process.wait()
@@ -198,7 +198,7 @@ class Run:
             with ours.live(self._plan.rounds) as (live, process), ThreadPoolExecutor(1) as clock:
                 quiet = clock.submit(quiet_minute, process)
                 rows = meanwhile()
-                memory = max(live.memory, process.memory_info().rss / 1e6)
+                memory = max(live.memory, memory_mb(process))
                 rows.append(_less("quiet_minute_cpu", "s", quiet.result(), "limit", 0.5))
         rows.append(_less("noop_check_100k", "s", check, "ninja", theirs))
         rows.append(_less("one_change_100k", "s", live.change, "limit", 1.0))
@@ -215,10 +215,20 @@ class Run:
 def quiet_minute(process: psutil.Process) -> float:
     """Processor seconds of a minute in which nothing happens to a pipeline, once it has settled."""
     time.sleep(SETTLES)
-    before = process.cpu_times()
+    before = _processor_seconds(process)
     time.sleep(QUIET)
-    after = process.cpu_times()
-    return after.user + after.system - before.user - before.system
+    return _processor_seconds(process) - before
+
+
+def _processor_seconds(process: psutil.Process) -> float:
+    """Of a supervisor and its child."""
+    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
+    return sum(each.user + each.system for each in times)
+
+
+def memory_mb(process: psutil.Process) -> float:
+    """What the pipeline's own process takes: its supervisor is the same for all roles, and does not grow."""
+    return max(each.memory_info().rss for each in (process, *process.children(recursive=True))) / 1e6
 
 
 def _less(name: str, unit: str, ours: float | None, peer: str, theirs: float | None) -> report.Row:
