@@ -4,11 +4,13 @@ Ours is run as a user runs it: commands in processes of their own, on a server t
 `mid/N.txt` from `in/N.txt` by upper-casing it, and `out/N.txt` from that with a mark at its end. Those that start a
 process, or more, for each file are given fewer files; a figure of ours for the same number stands beside theirs. While
 they are at it, the large pipeline settles and has its quiet minute, of which only processor time counts.
+
+Files are deleted at the end of a run: ext4 steps over inodes that were deleted lately, which makes the next build up to
+three times as slow.
 """
 
 import asyncio
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -109,7 +111,7 @@ class Ours:
             until(lambda: b"driving the pipeline" in (self.root / "run.log").read_bytes())
             seen = sorted(self._change(number) for number in range(changes))
             known = psutil.Process(process.pid)
-            yield Live(seen[len(seen) // 2], known.memory_info().rss / 1e6), known
+            yield Live(seen[len(seen) // 2], memory_mb(known)), known
         finally:
             process.terminate()
             process.wait()
@@ -126,11 +128,17 @@ class Run:
     def __init__(self, server: Server, plan: Plan) -> None:
         self._server = server
         self._plan = plan
+        self._folder = Path()
 
     def rows(self) -> list[report.Row]:
         """Measure ours, then each peer beside ours with as many entities as it can take."""
+        with tempfile.TemporaryDirectory(prefix="tidemill-bench-", ignore_cleanup_errors=True) as folder:
+            self._folder = Path(folder)
+            return self._rows()
+
+    def _rows(self) -> list[report.Row]:
         plan, rows = self._plan, []
-        with _Ours(self._server, plan.entities) as ours:
+        with _Ours(self._server, self._folder, plan.entities) as ours:
             cold = ours.build()
             check = min(ours.check() for _ in range(plan.rounds))
             if "ninja" in plan.peers:
@@ -150,9 +158,9 @@ class Run:
     def _together(self) -> list[report.Row]:
         """Two builders of one pipeline: faster than one, and each state is built once."""
         count = self._plan.shared
-        with _Ours(self._server, count, write_log) as ours:
+        with _Ours(self._server, self._folder, count, write_log) as ours:
             one = ours.build_together(1)
-        with _Ours(self._server, count, write_log) as ours:
+        with _Ours(self._server, self._folder, count, write_log) as ours:
             two = ours.build_together(2)
             builds = asyncio.run(_count_builds(ours.dsn))
         say(f"one builder {one:.2f} s, two builders {two:.2f} s, {builds} builds of {3 * count} states")
@@ -167,7 +175,7 @@ class Run:
         best: tuple[float, float] | None = None
         for peer in (PEERS[name] for name in plan.peers):
             count = min(plan.entities, peer.most)
-            theirs = measure(peer, count)
+            theirs = measure(peer, self._folder, count)
             if theirs is None:
                 continue
             own = (cold, check) if count == plan.entities else self._smaller(count)
@@ -182,7 +190,7 @@ class Run:
 
     def _many(self, count: int, meanwhile: Callable[[], list[report.Row]]) -> list[report.Row]:
         """The large pipeline. `meanwhile` is done while it settles and is quiet."""
-        with _Ours(self._server, count) as ours:
+        with _Ours(self._server, self._folder, count) as ours:
             cold = ours.build()
             check = min(ours.check() for _ in range(self._plan.rounds))
             say_figures("ours", count, cold, check)
@@ -190,7 +198,7 @@ class Run:
             with ours.live(self._plan.rounds) as (live, process), ThreadPoolExecutor(1) as clock:
                 quiet = clock.submit(quiet_minute, process)
                 rows = meanwhile()
-                memory = max(live.memory, process.memory_info().rss / 1e6)
+                memory = max(live.memory, memory_mb(process))
                 rows.append(_less("quiet_minute_cpu", "s", quiet.result(), "limit", 0.5))
         rows.append(_less("noop_check_100k", "s", check, "ninja", theirs))
         rows.append(_less("one_change_100k", "s", live.change, "limit", 1.0))
@@ -198,7 +206,7 @@ class Run:
         return rows
 
     def _smaller(self, count: int) -> tuple[float, float]:
-        with _Ours(self._server, count) as ours:
+        with _Ours(self._server, self._folder, count) as ours:
             found = ours.build(), min(ours.check() for _ in range(3))
         say_figures("ours", count, *found)
         return found
@@ -207,10 +215,20 @@ class Run:
 def quiet_minute(process: psutil.Process) -> float:
     """Processor seconds of a minute in which nothing happens to a pipeline, once it has settled."""
     time.sleep(SETTLES)
-    before = process.cpu_times()
+    before = _processor_seconds(process)
     time.sleep(QUIET)
-    after = process.cpu_times()
-    return after.user + after.system - before.user - before.system
+    return _processor_seconds(process) - before
+
+
+def _processor_seconds(process: psutil.Process) -> float:
+    """Of a supervisor and its child."""
+    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
+    return sum(each.user + each.system for each in times)
+
+
+def memory_mb(process: psutil.Process) -> float:
+    """What the pipeline's own process takes: its supervisor is the same for all roles, and does not grow."""
+    return max(each.memory_info().rss for each in (process, *process.children(recursive=True))) / 1e6
 
 
 def _less(name: str, unit: str, ours: float | None, peer: str, theirs: float | None) -> report.Row:
@@ -225,21 +243,21 @@ def say_figures(name: str, count: int, cold: float, check: float | None) -> None
 class _Ours:
     """Our pipeline on a folder of fresh inputs and an empty database, for as long as the block lasts."""
 
-    def __init__(self, server: Server, count: int, text: Callable[[int], str] | None = None) -> None:
+    def __init__(self, server: Server, folder: Path, count: int, text: Callable[[int], str] | None = None) -> None:
+        self._folder = folder
         self._database = server.database(f"ours_{count}")  # others may be in use meanwhile
         self._count = count
         self._text = text or small_text
 
     def __enter__(self) -> Ours:
-        self._root = Path(tempfile.mkdtemp(prefix="tidemill-bench-"))
-        write_inputs(self._root, self._count, self._text)
+        root = Path(tempfile.mkdtemp(prefix="ours-", dir=self._folder))
+        write_inputs(root, self._count, self._text)
         os.sync()  # The first commit of a build would wait for these files, too.
         dsn = self._database.__enter__()
         asyncio.run(_install(dsn))
-        return Ours(dsn, self._root)
+        return Ours(dsn, root)
 
     def __exit__(self, *error: object) -> None:
-        shutil.rmtree(self._root, ignore_errors=True)
         self._database.__exit__(None, None, None)
 
 
@@ -259,30 +277,27 @@ async def _install(dsn: str) -> None:
     await install_schema(dsn)
 
 
-def measure(peer: Peer, count: int) -> tuple[float, float | None] | None:
+def measure(peer: Peer, folder: Path, count: int) -> tuple[float, float | None] | None:
     """A peer's cold build and its check of everything, in seconds; None if it cannot be had here."""
     why = peer.find()
     if why is not None:
         say(f"{peer.name}: {why}")
         return None
-    root = Path(tempfile.mkdtemp(prefix=f"tidemill-bench-{peer.name}-"))
+    root = Path(tempfile.mkdtemp(prefix=f"{peer.name}-", dir=folder))
+    write_inputs(root, count)
+    run = partial(peer.run, root, PEER_PATIENCE)
     try:
-        write_inputs(root, count)
-        run = partial(peer.run, root, PEER_PATIENCE)
-        try:
-            peer.prepare(root, count, peer.programs)
-            built = timed(run)
-            check = min(timed(run) for _ in range(2)) if peer.checks else None
-        except (subprocess.SubprocessError, OSError) as error:
-            say(f"{peer.name}, {count} entities: {error}")
-            return None
-        if not (root / f"out/{count - 1}.txt").read_text().endswith("!"):
-            say(f"{peer.name}, {count} entities: it has not built what it should")
-            return None
-        say_figures(peer.name, count, built, check)
-        return built, check
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
+        peer.prepare(root, count, peer.programs)
+        built = timed(run)
+        check = min(timed(run) for _ in range(2)) if peer.checks else None
+    except (subprocess.SubprocessError, OSError) as error:
+        say(f"{peer.name}, {count} entities: {error}")
+        return None
+    if not (root / f"out/{count - 1}.txt").read_text().endswith("!"):
+        say(f"{peer.name}, {count} entities: it has not built what it should")
+        return None
+    say_figures(peer.name, count, built, check)
+    return built, check
 
 
 def measure_ninja_check(root: Path, count: int, rounds: int) -> float | None:

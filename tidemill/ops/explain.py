@@ -27,10 +27,11 @@ from tidemill.ops.monitors.alerts import AlertDetails, GetAlert, ListAlerts, get
 from tidemill.ops.monitors.monitors import ListMonitors, list_monitors
 from tidemill.ops.monitors.why_not import TriggerCheck, explain_trigger
 from tidemill.ops.operator.local import Local
-from tidemill.ops.operator.operation import Arguments, doc, operation
+from tidemill.ops.operator.operation import Arguments, Nothing, doc, operation
 from tidemill.ops.pipelines.find import find_state
 from tidemill.ops.pipelines.pipelines import ListPipelines, list_pipelines
 from tidemill.ops.pipelines.states import GetState, get_state
+from tidemill.ops.pipelines.triggers import list_triggers
 from tidemill.ops.runs.dags import GetTree, get_dag_tree
 from tidemill.ops.runs.runs import ListRuns, Run, RunRef, get_run, list_runs
 from tidemill.ops.streams.dead_letters import DeadLetterLine, GetDeadLetter, get_dead_letter, why_dead
@@ -53,8 +54,8 @@ MOST_FOLLOWED = 100
 
 FORMS = (
     "a job is 7, a batch of jobs b7, a run r7, a node of a run r7/NODE, an alert a7, a dead letter d7, a state the "
-    "path of its output or STAGE/ENTITY, a trigger of a monitor MONITOR/TRIGGER/ENTITY, a message "
-    "STREAM/SOURCE:POSITION or its message id (also as STREAM/SOURCE:ID)"
+    "path of its output or STAGE/ENTITY, a workflow file for events workflow/NAME, a trigger of a monitor "
+    "MONITOR/TRIGGER/ENTITY, a message STREAM/SOURCE:POSITION or its message id (also as STREAM/SOURCE:ID)"
 )
 
 
@@ -184,6 +185,27 @@ async def _alert(at: Local, id: str) -> Explanation:
     )
 
 
+async def _workflow(at: Local, name: str) -> Explanation | None:
+    """A workflow file for events: whether it is enabled, and what starts it."""
+    if at.declared is None:
+        return None
+    found = next((each for each in (await at.do(list_triggers, Nothing())).items if each.name == name), None)
+    if found is None:
+        return None
+    lines = [f"It runs as task {found.task}: `tidemill jobs --task {found.task}` lists its runs."]
+    starts = [
+        f"events to {found.webhook or f'/api/v1/triggers/{name}'}",
+        *(f"its schedule, {each}" for each in found.schedules),
+    ]
+    if found.disabled_by is None:
+        lines.append(f"It is started by {' and by '.join(starts)}.")
+    else:
+        lines.append(f"{found.disabled_by} has disabled it: nothing starts it, and events are refused.")
+        lines.append(f"Enable it with `tidemill workflow enable {name}`.")
+    state = "enabled" if found.disabled_by is None else "disabled"
+    return Explanation(id=f"workflow/{name}", kind="workflow", state=state, why=lines)
+
+
 async def _dead_letter(at: Local, id: str) -> Explanation:
     found = await at.do(get_dead_letter, GetDeadLetter(id=_number(id)))
     because = await causes_of_message(at, found.stream, found.source, found.place)
@@ -306,6 +328,7 @@ _READERS: tuple[tuple[re.Pattern[str], Callable[..., Awaitable[Explanation | Non
     (re.compile(r"r([0-9]+)/(.+)", re.DOTALL), _node),
     (re.compile(r"([^/:]+)/([^/]+?):([0-9]+(?:[:-][0-9]+)?)"), _message),
     (re.compile(r"([^/:]+)/([^/]+?):(.+)", re.DOTALL), _message_of),
+    (re.compile(r"workflow/(.+)", re.DOTALL), _workflow),
     (re.compile(r"([^/]+)/([^/]+)/(.+)", re.DOTALL), _trigger),
     (re.compile(r"(.+)", re.DOTALL), _message_id),
     (re.compile(r"(.+)", re.DOTALL), _state),

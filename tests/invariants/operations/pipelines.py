@@ -242,6 +242,14 @@ CASES: dict[str, Case] = {
     "run_trigger": Case(
         triggers.RunTrigger(name="greet", payload={"who": "Ada"}), wrong=(triggers.RunTrigger(name="nothing"),)
     ),
+    "disable_workflow": Case(
+        triggers.WorkflowName(name="greet"),
+        wrong=(triggers.WorkflowName(name="nothing"),),
+    ),
+    "enable_workflow": Case(
+        triggers.WorkflowName(name="greet"),
+        wrong=(triggers.WorkflowName(name="nothing"),),
+    ),
     "list_workflow_kinds": Case(Nothing()),
     "list_workflow_files": Case(Nothing(), a_file),
     "get_workflow_file": Case(

@@ -81,6 +81,34 @@ async def test_a_paused_stage_says_what_it_would_do(at: Local, tmp_path: Path, d
     assert "paused by me; otherwise it would be built: its inputs are others: changed in/b.txt" in why
 
 
+async def test_a_state_behind_a_filter_or_a_failure_says_what_holds_it_up(
+    app: App, tmp_path: Path, database: Database
+) -> None:
+    pipeline = Pipeline("p", root=tmp_path)
+
+    @pipeline.stage(input="in/{id}.txt", output="mid/{id}.txt", filter="id != 'a'", version="1")
+    def first(entity, text):
+        raise ValueError("a bad line")
+
+    @pipeline.stage(input="mid/{id}.txt", output="late/{id}.txt", version="1")
+    def second(entity, text):
+        return text
+
+    @pipeline.stage(input="late/{id}.txt", output="out/{id}.txt", version="1")
+    def third(entity, text):
+        return text
+
+    put(tmp_path, {"in/a.txt": "apple", "in/b.txt": "pear"})
+    app.pipeline(pipeline)
+    await update(database, pipeline)
+    at = Local(database, Caller("me", "admin"), app.declarations)
+    assert "the filter of stage first leaves it out: id != 'a'" in (await told(at, "late/a.txt"))[1]
+    state, why = await told(at, "out/b.txt")
+    assert state == "blocked"
+    assert "It waits for late/b.txt. first/b is failed: it failed once and is retried at " in why
+    assert "ValueError: a bad line" in why
+
+
 async def test_all_pipelines_are_one_graph_and_a_change_is_counted_before_it_is_made(
     app: App, tmp_path: Path, database: Database
 ) -> None:

@@ -134,6 +134,23 @@ async def test_a_signed_webhook_runs_its_workflow_once_and_nothing_else_does(
     assert SECRET not in hooks.said + str([dict(row) for row in entries])
 
 
+async def test_the_webhook_of_a_disabled_workflow_refuses_events_until_it_is_enabled(
+    hooks: WebServer, database: Database
+) -> None:
+    token, _ = await create_token(database, "ann", "operator", by="test")
+    body = b'{"ref": "main"}'
+    async with httpx.AsyncClient(base_url=f"{hooks.url}{API}/", timeout=150) as web:
+        may = {"Authorization": f"Bearer {token}"}
+        assert (await web.post("workflows/paid/disable", headers=may)).json() == {"name": "paid", "is_enabled": False}
+        refused = await web.post("webhooks/paid", content=body, headers=stripe(body))
+        assert refused.status_code == 409
+        assert "workflow paid is disabled: the event was not stored" in refused.json()["detail"]
+        assert await value(database, "SELECT count(*) FROM tidemill.job") == 0
+        assert (await web.post("workflows/paid/enable", headers=may)).json() == {"name": "paid", "is_enabled": True}
+        assert (await web.post("webhooks/paid", content=body, headers=stripe(body))).status_code == 202
+    assert await value(database, "SELECT count(*) FROM tidemill.job") == 1
+
+
 async def test_the_list_of_workflows_says_where_signed_webhooks_go(hooks: WebServer, database: Database) -> None:
     token, _ = await create_token(database, "reader", "viewer", by="test")
     async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=150) as web:

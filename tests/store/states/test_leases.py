@@ -52,7 +52,7 @@ async def test_a_commit_reads_its_own_leases_however_many_there_are(database: Da
     try:
         await lock_session(session, 7)
         await take_leases(database, "p", "s", "1", mine, states(*entities))
-        await record_intent(database, "p", "s", "me", [NewState(each, "c", "1", "", 1, 0) for each in done])
+        await record_intent(database, "p", "s", "1", "me", [NewState(each, "c", "", 1, 0) for each in done])
         built = [(each, 1, 0.1, "built", "it is missing", None) for each in done]
         plan = await database.fetch(f"EXPLAIN (ANALYZE, FORMAT JSON) {PROMOTE}", "p", "s", "driver", *columns(built, 6))
     finally:

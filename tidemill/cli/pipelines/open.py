@@ -143,6 +143,8 @@ def declarations_of(target: PipelineTarget) -> Declarations:
         return target.app.declarations
     declared = Declarations("pipelines", hooks=Hooks(), models=(), settings={}, declared_in={})
     declared.pipelines.declared |= {pipeline.name: pipeline for pipeline in target.pipelines}
+    for workflow in target.triggers.values():
+        declared.pipelines.declare_trigger(workflow)
     return declared
 
 

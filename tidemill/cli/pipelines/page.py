@@ -148,7 +148,7 @@ def print_state(state: StateDetails) -> None:
     for sentence in state.why:
         console.print(f"  {sentence}")
     if state.failure is not None:
-        console.print(f"  failed {state.failure.attempts} times, last {ago(state.failure.failed_at)}")
+        console.print(f"  failed {counted(state.failure.attempts, 'time')}, last {ago(state.failure.failed_at)}")
         for line in state.failure.log.strip().splitlines()[-MOST_LOG_LINES:]:
             console.print(f"    {line}", style="dim")
     console.print("\ninputs", style="bold")

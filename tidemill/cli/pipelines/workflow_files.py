@@ -1,22 +1,39 @@
-"""`tidemill workflow`: check workflow files as the editor does."""
+"""`tidemill workflow`: check workflow files as the editor does, and switch workflows off and on."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
+from rich.table import Table
+from rich.text import Text
 
 from tidemill.cli.arguments import Json
-from tidemill.cli.pipelines.open import AllowUnknown
-from tidemill.cli.render import out, print_json
+from tidemill.cli.connection_options import ANYWHERE, ServerOptions
+from tidemill.cli.pipelines.open import AllowUnknown, AppOption, PipelineWork
+from tidemill.cli.render import out, print_json, show, table
 from tidemill.core.errors import ConfigError
 from tidemill.declarations import Declarations
 from tidemill.engine.application.hooks import Hooks
+from tidemill.ops.operator.operation import Nothing
+from tidemill.ops.pipelines.triggers import (
+    TriggerLine,
+    WorkflowName,
+    disable_workflow,
+    enable_workflow,
+    list_triggers,
+)
 from tidemill.ops.workflows.text import TextProblem, check as check_text, is_refused
 from tidemill.pipelines.workflows.files import WorkflowFiles
 
-commands = App(name="workflow", help="Workflow files: check them as the editor does.")
+commands = App(
+    name="workflow", help="Workflow files: check them as the editor does; list, disable and enable workflows."
+)
+
+Name = Annotated[str, Parameter(help="The workflow.")]
 
 
 @commands.command
@@ -45,6 +62,42 @@ def check(
             out().print(f"{where}: {word}: {place}{each.message}", markup=False, highlight=False, soft_wrap=True)
     out().print(f"{len(files):,} {'file' if len(files) == 1 else 'files'}, {len(refused):,} of them cannot be used")
     return 1 if refused else 0
+
+
+@commands.command(name="list")
+def list_workflows(*, app: AppOption = None, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
+    """List the workflows that events and schedules start, and those that are disabled."""
+    rows = _work(app, place).run(lambda at: at.do(list_triggers, Nothing())).items
+    show(rows, _workflows_table, json=json, none='no workflows: a file with "mode": "trigger" is one')
+
+
+@commands.command
+def disable(name: Name, /, *, app: AppOption = None, place: ServerOptions = ANYWHERE) -> None:
+    """Let a workflow start nothing: its webhook refuses events, its schedules and its state triggers do not fire."""
+    _work(app, place).run(lambda at: at.do(disable_workflow, WorkflowName(name=name)))
+    out().print(f"workflow {name} is disabled", markup=False)
+
+
+@commands.command
+def enable(name: Name, /, *, app: AppOption = None, place: ServerOptions = ANYWHERE) -> None:
+    """Let a disabled workflow start again; all its schedules fire, from now on."""
+    _work(app, place).run(lambda at: at.do(enable_workflow, WorkflowName(name=name)))
+    out().print(f"workflow {name} is enabled", markup=False)
+
+
+def _work(app: str | None, place: ServerOptions) -> PipelineWork | ServerOptions:
+    return place if app is None else PipelineWork(app, None, place, needs_pipelines=False)
+
+
+def _workflows_table(rows: Sequence[TriggerLine], _: datetime) -> Table:
+    made = table("workflow", "starts by", "schedules", "", wide="starts by")
+    for each in rows:
+        word = "enabled" if each.disabled_by is None else f"disabled by {each.disabled_by}"
+        starts = each.webhook or f"/api/v1/triggers/{each.name}"
+        made.add_row(
+            each.name, starts, ", ".join(each.schedules), Text(word, style="red" if each.disabled_by else "green")
+        )
+    return made
 
 
 def _problems(folder: Path, file: str) -> list[TextProblem]:

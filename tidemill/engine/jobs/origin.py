@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 
 from tidemill.core.codec import storable
@@ -59,14 +57,19 @@ def origin_text(by: str | None = None) -> str | None:
     return storable(by if request is None else f"request {request} by {by}")
 
 
-@contextmanager
-def building(pipeline: str, stage: str, entity: str) -> Iterator[None]:
+class building:
     """What the block starts follows from this state."""
-    token = _state.set(f"state {pipeline}/{stage}/{entity}")
-    try:
-        yield
-    finally:
-        _state.reset(token)
+
+    __slots__ = ("_state", "_token")
+
+    def __init__(self, pipeline: str, stage: str, entity: str) -> None:
+        self._state = f"state {pipeline}/{stage}/{entity}"
+
+    def __enter__(self) -> None:
+        self._token = _state.set(self._state)
+
+    def __exit__(self, *_: object) -> None:
+        _state.reset(self._token)
 
 
 def enter_request(method: str, path: str) -> None:

@@ -174,13 +174,14 @@ def alert_span(name: str, traces: Sequence[str], about: Mapping[str, Any]) -> st
     return traceparent_of(trace.set_span_in_context(span, above))
 
 
-@contextmanager
-def build_span(pipeline: str, stage: str, entity: str, traces: Sequence[str]) -> Iterator[str | None]:
+def build_span(pipeline: str, stage: str, entity: str, traces: Sequence[str]) -> AbstractContextManager[str | None]:
     """Continue the trace of the inputs of a state in the block, with a span for its build: below the first of these
     traces, linked to the others. Yields the trace that builds from its outputs continue."""
-    if not is_tracing():
-        yield None
-        return
+    return _build_span(pipeline, stage, entity, traces) if is_tracing() else nullcontext()
+
+
+@contextmanager
+def _build_span(pipeline: str, stage: str, entity: str, traces: Sequence[str]) -> Iterator[str | None]:
     about = {"tidemill.pipeline": pipeline, "tidemill.stage": stage, "tidemill.entity": entity}
     links, above = _links(traces), context_of(traces[0] if traces else None)
     with _tracer.start_as_current_span(f"build {pipeline}/{stage}", above, attributes=about, links=links):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError
 from tidemill.engine.application.load_app import is_app, load_app, load_module
 from tidemill.pipelines.definition.pipeline import Pipeline, check_order
+
+if TYPE_CHECKING:  # slow to load, and rarely needed
+    from tidemill.pipelines.workflows.read import TriggerWorkflow
 
 
 class PipelineTarget(NamedTuple):
@@ -18,6 +23,8 @@ class PipelineTarget(NamedTuple):
     app: Any = None
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    triggers: Mapping[str, TriggerWorkflow] = MappingProxyType({})
+    """Workflows for events, of files without an application."""
 
     def choose(self, name: str | None) -> list[Pipeline]:
         """The pipeline of this name, or all."""
@@ -47,9 +54,9 @@ def load_target(target: str, *, allow_unknown: bool = False, needs_pipelines: bo
 
         folder = read_folder(target, allow_unknown=allow_unknown)
         found = list(folder.pipelines.values())
-        if not found:
+        if needs_pipelines and not found:
             raise ConfigError("\n".join([f"{target} contains no pipeline", *folder.errors.values()]))
-        return PipelineTarget(found, None, tuple(folder.errors.values()), tuple(folder.notes))
+        return PipelineTarget(found, None, tuple(folder.errors.values()), tuple(folder.notes), folder.triggers)
     module = load_module(target.partition(":")[0])
     app = load_app(target) if ":" in target or any(map(is_app, vars(module).values())) else None
     if app is not None:

@@ -121,8 +121,7 @@ class Stage:
 
     def entity(self, id: str) -> Entity:
         """An entity of this stage by its id."""
-        variables = self.variables_of(id)
-        return Entity(id, variables, "" if self.scatter else self.output_path(variables))
+        return Entity(id, self.variables_of(id), "" if self.scatter else self.quick_path(id))
 
     def variables_of(self, id: str) -> dict[str, str]:
         """The variables of an entity by its id."""
@@ -145,10 +144,16 @@ class Stage:
         return Plain(*taken, *self._quick)
 
     def quick_path(self, id: str) -> str:
-        """The path of an entity's output: `entity(id).path`, with a fast path for a single variable."""
+        """The path of an entity's output, with a fast path for a single variable, which is not checked."""
         if self._quick is not None and not id.startswith(".") and "/" not in id:
             return f"{self._quick[0]}{id}{self._quick[1]}"
-        return self.entity(id).path
+        return self.output_path(self.variables_of(id))
+
+    def quick_input(self, id: str) -> str:
+        """The path of an entity's only input, in the same way."""
+        if self.plain is not None and not id.startswith(".") and "/" not in id:
+            return f"{self.plain.input_before}{id}{self.plain.input_after}"
+        return self.inputs[0].pattern.format(self.variables_of(id))
 
     def output_path(self, variables: Mapping[str, str]) -> str:
         """The path of the output for these variables."""

@@ -204,18 +204,17 @@ def expected_path(pattern: Pattern, variables: Mapping[str, str]) -> str:
 def touched_entities(stage: Stage, changed: Iterable[str]) -> set[str] | None:
     """The entities that a change of these paths may affect; None for all."""
     found: set[str] = set()
+    known = [(one.pattern, set(one.key) == set(stage.variables)) for one in stage.inputs]
+    known.append((stage.output, not stage.scatter and set(stage.variables) <= set(stage.output.variables)))
     for path in changed:
-        for one in stage.inputs:
-            variables = one.pattern.match(path)
-            if variables is None:
+        for pattern, names_entity in known:
+            values = pattern.values(path)
+            if values is None:
                 continue
-            if set(one.key) != set(stage.variables):
+            if not names_entity:
                 return None
-            values = [derive(name, variables) for name in stage.variables]
-            found.add(entity_id([value or "" for value in values]) if values else "")
-        made = stage.output.match(path)
-        if made is not None:
-            if stage.scatter or any(name not in made for name in stage.variables):
-                return None
-            found.add(entity_id([made[name] for name in stage.variables]) if stage.variables else "")
+            if pattern.variables != stage.variables:
+                variables = dict(zip(pattern.variables, values, strict=True))
+                values = tuple(derive(name, variables) or "" for name in stage.variables)
+            found.add(entity_id(values) if values else "")
     return found

@@ -183,11 +183,10 @@ class _StagePlanner:
     def _some(self, only: set[str], paths: Mapping[Pattern, Mapping[str, None]]) -> Iterable[tuple[str, Paths]]:
         if self._needs_all:
             return [(entity, found) for entity, found in entities_of(self.stage, paths) if entity in only]
-        pattern = self.stage.inputs[0].pattern
-        there, found = paths[pattern], []
+        there, found = paths[self.stage.inputs[0].pattern], []
         for entity in sorted(only):
             try:
-                path = pattern.format(self.stage.entity(entity).variables)
+                path = self.stage.quick_input(entity)
             except (PatternError, ConfigError):
                 continue
             if path in there or path in self.pending or path in self.busy:

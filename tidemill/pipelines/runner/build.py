@@ -14,7 +14,6 @@ import tempfile
 import time
 import traceback
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
@@ -197,24 +196,19 @@ class StageCaller:
 
     def run(self, entity: Entity, groups: Sequence[Sequence[File]], traces: Sequence[str] = ()) -> Result:
         """A complete build by a plain function; `traces` are those that its inputs were written in."""
-        with self._following(entity, traces) as trace:
+        names = self.stage.pipeline.name, self.stage.name, entity.id
+        with building(*names), build_span(*names, traces) as trace:
             result = self._run(entity, groups)
         result.trace = trace
         return result
 
     async def run_async(self, entity: Entity, groups: Sequence[Sequence[File]], traces: Sequence[str] = ()) -> Result:
         """A complete build by any function; a plain one runs in a thread."""
-        with self._following(entity, traces) as trace:
+        names = self.stage.pipeline.name, self.stage.name, entity.id
+        with building(*names), build_span(*names, traces) as trace:
             result = await self._run_async(entity, groups)
         result.trace = trace
         return result
-
-    @contextmanager
-    def _following(self, entity: Entity, traces: Sequence[str]) -> Iterator[str | None]:
-        """What the block starts follows from this state; yields the trace that its outputs carry."""
-        names = self.stage.pipeline.name, self.stage.name, entity.id
-        with building(*names), build_span(*names, traces) as trace:
-            yield trace
 
     def _run(self, entity: Entity, groups: Sequence[Sequence[File]]) -> Result:
         began = time.perf_counter()

@@ -38,6 +38,25 @@ class RunningBuild(msgspec.Struct, frozen=True):
     blocked: BlockedTime
 
 
+class CallsInTurn:
+    """Calls that follow each other, noted one at a time."""
+
+    def __init__(self, record: CrashRecord, slot: int) -> None:
+        self._record = record
+        self._slot = slot
+        self._key = ""
+
+    def begin(self, step: BuildStep) -> None:
+        """Note that a call begins. Raises `RefusedCallError`."""
+        self._key = build_key(step)
+        self._record.next(self._slot, self._key)
+
+    def end(self) -> None:
+        """Note that the call has ended."""
+        self._record.erase(self._slot)
+        self._record.clear(self._key)
+
+
 class BuildContainment:
     """The builds of one process."""
 
@@ -95,6 +114,15 @@ class BuildContainment:
             else:
                 self._others += change
             self._changed.notify_all()
+
+    @contextmanager
+    def noted_in_turn(self) -> Iterator[CallsInTurn]:
+        """Calls of a stage's function that follow each other in one thread."""
+        slot = self._record.hold()
+        try:
+            yield CallsInTurn(self._record, slot)
+        finally:
+            self._record.end(slot)
 
     @contextmanager
     def noted(self, step: BuildStep, *, on_loop: bool = False) -> Iterator[None]:

@@ -135,7 +135,7 @@ class CommitBatch(msgspec.Struct, eq=False):
         new = {step.entity: self._new_state(step) for step, _ in good}
         traces = {path: result.trace for _, result in good for path in result.outputs if result.trace is not None}
         await keep_traces(database, pipeline, traces)
-        going = await record_intent(database, pipeline, stage.name, by, list(new.values()))
+        going = await record_intent(database, pipeline, stage.name, stage.code.total, by, list(new.values()))
         built: list[Built] = []
         async with database.transaction() as connection:
             held = await lock_pending_writes(
@@ -197,7 +197,7 @@ class CommitBatch(msgspec.Struct, eq=False):
         else:
             content = mine[0].content
         size = sum(each.size for each in mine)
-        return NewState(step.entity, content, self.stage.code.total, step.inputs, size, step.version)
+        return NewState(step.entity, content, step.inputs, size, step.version)
 
     async def _take_away(self, entity: str, before: str) -> list[str]:
         """Delete outputs that a state had `before` and no longer has; returns their paths."""
@@ -219,7 +219,7 @@ class CommitBatch(msgspec.Struct, eq=False):
         gone: Iterable[str],
     ) -> None:
         """Update the facts with what was published."""
-        world, name = self.world, self.stage.name
+        world, name, code = self.world, self.stage.name, self.stage.code.total
         for path in gone:
             world.see(path, None)
         for entity, state in new.items():
@@ -230,7 +230,7 @@ class CommitBatch(msgspec.Struct, eq=False):
                 world.see(each.path, signatures[each.path])
                 fact = world.files[each.path]
                 fact.known, fact.content, fact.size = fact.signature, each.content, each.size
-            record = StateRecord(state.content, state.code, state.inputs, state.size, versions[entity])
+            record = StateRecord(state.content, code, state.inputs, state.size, versions[entity])
             world.learn(name, entity, record)
             world.failures[name].pop(entity, None)
             self.committed.done.append(entity)

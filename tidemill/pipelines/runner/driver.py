@@ -381,7 +381,7 @@ class Driver:
         again = {each for each in news.failed if each not in self.world.failures[stage.name]}.union(news.overtaken)
         ended = (*news.done, *again)
         outputs = self._scattered(stage, ended) if stage.scatter else [stage.quick_path(entity) for entity in ended]
-        paths = [*news.changed, *outputs]
+        paths = list(dict.fromkeys((*news.changed, *outputs)))
         if paths or again:
             await self.act(self.pipeline_view.plan(paths, {stage.name: again}))
 

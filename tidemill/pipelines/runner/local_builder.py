@@ -232,16 +232,19 @@ class LocalBuilder:
 
     def _call_all(self, steps: list[BuildStep], states: FileStates) -> list[Build]:
         results: list[Build] = []
-        for step in steps:
-            needs = self._needs(step)
-            try:
-                with self._containment.noted(step):
+        with self._containment.noted_in_turn() as calls:
+            for step in steps:
+                needs = self._needs(step)
+                try:
+                    calls.begin(step)
+                except RefusedCallError as error:
+                    result = Result({}, 0.0, error=str(error))
+                else:
                     entity, files = self._stage.entity(step.entity), files_of(step.paths, states)
                     result = self._caller.run(entity, files, step.traces)
-            except RefusedCallError as error:
-                result = Result({}, 0.0, error=str(error))
-            result.needs = needs
-            results.append((step, result))
+                    calls.end()
+                result.needs = needs
+                results.append((step, result))
         return results
 
     def _needs(self, step: BuildStep) -> dict[str, int]:

@@ -59,10 +59,13 @@ def _why_missing(
         if state is not None and step is not None:
             return [f"{what}{path} does not exist: {maker.name}/{id} is {state}, because {step.reason}."]
         lines = [f"{what}{path} does not exist: stage {maker.name} makes it, and has not."]
-        if steps:
-            known = {name: value for name, value in values.items() if value is not None}
-            for each in maker.inputs:
-                if not _exists(snapshot, maker, each, known):
-                    lines += _why_missing(snapshot, maker, each, known, steps=steps - 1)
+        known = {name: value for name, value in values.items() if value is not None}
+        missing = [each for each in maker.inputs if not _exists(snapshot, maker, each, known)]
+        if not missing and maker.filter is not None:
+            return [
+                f"{what}{path} does not exist: the filter of stage {maker.name} leaves it out: {maker.options.filter}."
+            ]
+        for each in missing if steps else ():
+            lines += _why_missing(snapshot, maker, each, known, steps=steps - 1)
         return lines
     return [f"{what}{path} does not exist, and no stage of this pipeline makes it."]

@@ -13,7 +13,8 @@ import msgspec
 from tidemill.pipelines.definition.pattern import PatternError, derive, entity_id
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage, makers
 from tidemill.pipelines.reducer.facts import Paths, entities_of
-from tidemill.pipelines.reducer.reasons import kind_of_reason
+from tidemill.pipelines.reducer.plan import BuildStep
+from tidemill.pipelines.reducer.reasons import Blocked, kind_of_reason
 from tidemill.pipelines.reducer.staleness import input_pairs
 from tidemill.pipelines.runner.running_builds import BuildJob, BuildJobs
 from tidemill.pipelines.view.absence import why_absent
@@ -281,6 +282,21 @@ def unserved(jobs: Iterable[BuildJob]) -> list[str]:
     ]
 
 
+def _why_blocked(snapshot: PipelineSnapshot, stage: Stage, step: BuildStep) -> list[str]:
+    """What holds up the state that a state waits for, directly or behind others, if anything does."""
+    for _ in snapshot.order:
+        if not isinstance(step.reason, Blocked):
+            return []
+        found = _maker(snapshot, stage, step.reason.waits_for[0], {})
+        before = None if found is None else snapshot.not_fresh[found.stage].get(found.entity)
+        if found is None or before is None or before.is_build:
+            return []
+        if not isinstance(before.reason, Blocked):
+            return [f"{found.stage}/{found.entity} is {found.state}: {before.reason}."]
+        stage, step = snapshot.stage(found.stage), before
+    return []
+
+
 def _why(snapshot: PipelineSnapshot, stage: Stage, entity: str, job: BuildJob | None, kept: bool) -> list[str]:
     """Why a state is fresh, stale, failed and so on, in sentences."""
     not_fresh = snapshot.not_fresh[stage.name]
@@ -293,7 +309,7 @@ def _why(snapshot: PipelineSnapshot, stage: Stage, entity: str, job: BuildJob | 
     if step is None:
         return ["Its inputs are gone: no stage makes it any more, and it is kept until it is cleaned up."]
     reason = str(step.reason)
-    lines = [f"{reason[0].upper()}{reason[1:]}."]
+    lines = [f"{reason[0].upper()}{reason[1:]}.", *_why_blocked(snapshot, stage, step)]
     if job is not None and job.state == "running":
         by = f"by {job.builder}" if job.id is None else f"job {job.id}"
         lines.append(f"It is being built now: {by}.")

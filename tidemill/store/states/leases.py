@@ -80,18 +80,14 @@ ON CONFLICT (pipeline, stage, entity) DO UPDATE
        OR b.seen_at <= statement_timestamp() AND NOT {HOLDS.format(lapse="$7")}
 RETURNING entity
 """
-#: The leased states that are not as they were planned, or have an intent: read after the lease was taken, it stays so.
-#: A state whose version differs was built or changed meanwhile, one with a failure of the same code and inputs that is
-#: not due has failed meanwhile.
+#: Leased states, and their failures with this code that are not due: read after the leases were taken, they stay so.
 READ_LEASED = """
-SELECT new.entity, coalesce(s.version, 0) <> new.version OR f.entity IS NOT NULL AS is_outdated,
-       s.intent_content, s.intent_code, s.intent_inputs, s.intent_size
-FROM unnest($4::text[], $5::bigint[], $6::text[]) AS new (entity, version, inputs)
-LEFT JOIN tidemill.state AS s ON s.pipeline = $1 AND s.stage = $2 AND s.entity = new.entity
-LEFT JOIN tidemill.state_failure AS f
-    ON f.pipeline = $1 AND f.stage = $2 AND f.entity = new.entity AND f.code = $3 AND f.inputs = new.inputs
-       AND (f.retry_at IS NULL OR f.retry_at > now() + interval '1 second')
-WHERE coalesce(s.version, 0) <> new.version OR f.entity IS NOT NULL OR s.intent_content IS NOT NULL
+SELECT entity, version, intent_content, intent_code, intent_inputs, intent_size, NULL::text AS failed_inputs
+FROM tidemill.state WHERE pipeline = $1 AND stage = $2 AND entity = ANY ($4::text[])
+UNION ALL
+SELECT entity, NULL, NULL, NULL, NULL, NULL, inputs FROM tidemill.state_failure
+WHERE pipeline = $1 AND stage = $2 AND code = $3 AND entity = ANY ($4::text[])
+  AND (retry_at IS NULL OR retry_at > now() + interval '1 second')
 """
 #: The states among these that were built or changed since they were planned.
 FIND_CHANGED = """
@@ -129,19 +125,22 @@ async def take_leases(
     """Lease the states that are free and still as they were planned."""
     entities = [each.entity for each in states]
     rows = await database.fetch(TAKE_LEASES, pipeline, stage, holder.builder, holder.lock, holder.job, entities, LAPSE)
-    taken = {row["entity"] for row in rows}
-    mine = [(each.entity, each.version, each.inputs) for each in states if each.entity in taken]
+    taken = [row["entity"] for row in rows]
+    planned = {each.entity: each for each in states}
     # A statement of its own, after the leases were taken: what it reads stays so.
-    found = await database.fetch(READ_LEASED, pipeline, stage, code, *columns(mine, 3)) if mine else []
-    outdated = {row["entity"] for row in found if row["is_outdated"]}
+    found = await database.fetch(READ_LEASED, pipeline, stage, code, taken) if taken else []
+    versions = {row["entity"]: row["version"] for row in found if row["failed_inputs"] is None}
+    # A state whose version differs was built or changed meanwhile; one with these inputs may have failed meanwhile.
+    outdated = {entity for entity in taken if versions.get(entity, 0) != planned[entity].version}
+    outdated |= {row["entity"] for row in found if row["failed_inputs"] == planned[row["entity"]].inputs}
     if outdated:
         await database.fetch(RELEASE, pipeline, stage, sorted(outdated), holder.lock, holder.job)
     intents = {
         row["entity"]: (row["intent_content"], row["intent_code"], row["intent_inputs"], row["intent_size"])
         for row in found
-        if row["intent_content"] is not None and not row["is_outdated"]
+        if row["intent_content"] is not None and row["entity"] not in outdated
     }
-    return Leased(taken - outdated, set(entities) - taken, outdated, intents)
+    return Leased(set(taken) - outdated, set(entities).difference(taken), outdated, intents)
 
 
 async def find_changed(database: Database, pipeline: str, stage: str, states: Iterable[tuple[str, int]]) -> set[str]:

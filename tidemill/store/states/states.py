@@ -30,7 +30,6 @@ class NewState(msgspec.Struct):
 
     entity: str
     content: str
-    code: str
     inputs: str
     size: int
     version: int
@@ -124,9 +123,9 @@ WHERE s.pipeline = $1 AND s.stage = $2 AND s.entity = new.entity
 INTEND = """
 INSERT INTO tidemill.state AS s (pipeline, stage, entity, version, intent_by, intent_content, intent_code,
                                  intent_inputs, intent_size)
-SELECT $1, $2, new.entity, new.version, $3, new.content, new.code, new.inputs, new.size
-FROM unnest($4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[], $9::bigint[])
-     AS new (entity, content, code, inputs, size, version)
+SELECT $1, $2, new.entity, new.version, $3, new.content, $4, new.inputs, new.size
+FROM unnest($5::text[], $6::text[], $7::text[], $8::bigint[], $9::bigint[])
+     AS new (entity, content, inputs, size, version)
 ORDER BY new.entity
 ON CONFLICT (pipeline, stage, entity) DO UPDATE
     SET intent_by = excluded.intent_by, intent_content = excluded.intent_content,
@@ -135,12 +134,11 @@ ON CONFLICT (pipeline, stage, entity) DO UPDATE
 RETURNING entity
 """
 
-#: Locks the states whose intent is still ours and that have not changed since.
+#: Locks the states whose intent is still ours.
 HOLD_INTENDED = """
-SELECT s.entity, s.content FROM tidemill.state AS s
-JOIN unnest($4::text[], $5::bigint[]) AS new (entity, version) USING (entity)
-WHERE s.pipeline = $1 AND s.stage = $2 AND s.intent_by = $3 AND s.version = new.version
-ORDER BY s.entity FOR UPDATE OF s
+SELECT entity, content, version FROM tidemill.state
+WHERE pipeline = $1 AND stage = $2 AND entity = ANY ($4::text[]) AND intent_by = $3
+ORDER BY entity FOR UPDATE
 """
 
 #: Makes the intended content current. Leases are found by an array, not by a join: how many there are is not known to
@@ -256,16 +254,18 @@ async def in_chunks(
             yield rows
 
 
-async def record_intent(database: Database, pipeline: str, stage: str, by: str, states: Sequence[NewState]) -> set[str]:
+async def record_intent(
+    database: Database, pipeline: str, stage: str, code: str, by: str, states: Sequence[NewState]
+) -> set[str]:
     """Record what is about to be put in place; returns the entities that may proceed."""
     rows = await database.fetch(
         INTEND,
         pipeline,
         stage,
         by,
+        code,
         [state.entity for state in states],
         [state.content for state in states],
-        [state.code for state in states],
         [state.inputs for state in states],
         [state.size for state in states],
         [state.version for state in states],
@@ -276,27 +276,19 @@ async def record_intent(database: Database, pipeline: str, stage: str, by: str, 
 async def lock_pending_writes(
     database: Database, connection: Executor, pipeline: str, stage: str, by: str, states: Sequence[NewState]
 ) -> dict[str, str]:
-    """Lock the rows of intents until the transaction ends; returns those still ours, with their content."""
-    rows = await connection.fetch(
-        database.sql(HOLD_INTENDED),
-        pipeline,
-        stage,
-        by,
-        [state.entity for state in states],
-        [state.version for state in states],
-    )
-    return {row["entity"]: row["content"] for row in rows}
+    """Lock the rows of intents until the transaction ends; returns those still ours and unchanged, with content."""
+    known = {state.entity: state.version for state in states}
+    rows = await connection.fetch(database.sql(HOLD_INTENDED), pipeline, stage, by, list(known))
+    return {row["entity"]: row["content"] for row in rows if row["version"] == known[row["entity"]]}
 
 
 async def promote(
     database: Database, connection: Executor, pipeline: str, stage: str, builder: str, built: Sequence[Built]
 ) -> dict[str, int]:
     """Make the intents current; returns the new versions."""
-    values = [
-        (b.entity, b.signature, b.took, b.outcome, storable(b.reason), b.log and database.seal_text(storable(b.log)))
-        for b in built
-    ]
-    rows = await connection.fetch(database.sql(PROMOTE), pipeline, stage, builder, *columns(values, 6))
+    values = columns([(b.entity, b.signature, b.took, b.outcome, storable(b.reason)) for b in built], 5)
+    logs = [b.log and database.seal_text(storable(b.log)) for b in built] if any(b.log for b in built) else []
+    rows = await connection.fetch(database.sql(PROMOTE), pipeline, stage, builder, *values, logs)
     return {row["entity"]: row["version"] for row in rows}
 
 

@@ -160,6 +160,8 @@ class _DryRun:
         for stage in self.order:
             try:
                 about = stage.entity(wanted)
+                if not stage.scatter:
+                    stage.output_path(about.variables)  # A person names it: it may be no part of a path.
                 known |= about.variables
             except (ConfigError, PatternError):
                 values = [derive(each, known) for each in stage.variables]

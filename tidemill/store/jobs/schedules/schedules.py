@@ -40,11 +40,14 @@ SCHEDULES_CHANNEL = "schedules"
 PROGRAM = "program"
 OPERATOR = "operator"
 
-#: Declares schedules; a changed spec gets a new next fire time, an unchanged one keeps it.
+#: Declares schedules; a changed spec gets a new next fire time, an unchanged one keeps it. A new schedule of a workflow
+#: that is disabled is paused.
 UPSERT_SCHEDULE = """
 INSERT INTO tidemill.schedule AS s (name, task, queue, spec, job, catchup, jitter, next_fire, decided, declared_by,
-                                    run, overlap, made_by)
-VALUES ($1, $2, $3, $4, $5, $6, $7, to_timestamp($8), $9, $10, $11, $12, $13)
+                                    run, overlap, made_by, paused)
+VALUES ($1, $2, $3, $4, $5, $6, $7, to_timestamp($8), $9, $10, $11, $12, $13,
+        $2::text LIKE 'workflow/%' AND EXISTS (
+            SELECT FROM tidemill.state_control WHERE pipeline = $2 AND stage = '' AND paused_by IS NOT NULL))
 ON CONFLICT (name) DO UPDATE SET task = excluded.task, queue = excluded.queue, spec = excluded.spec,
     job = excluded.job, catchup = excluded.catchup, jitter = excluded.jitter, declared_by = excluded.declared_by,
     run = excluded.run, overlap = excluded.overlap, made_by = excluded.made_by,

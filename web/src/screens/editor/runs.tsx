@@ -2,7 +2,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { useEffect, useMemo, useState } from "react";
 import { get, post, postQuery } from "../../api/client";
-import type { Job, JobLine, List, Page, Schedule, Schemas } from "../../api/types";
+import type { Job, JobLine, List, Page, Schemas } from "../../api/types";
 import { useAction } from "../../api/use-action";
 import { go, Link } from "../../app/router";
 import { useMay } from "../../app/session";
@@ -87,7 +87,7 @@ export function WorkflowRuns({ path, text, name, isPipeline, isSaved, hasErrors,
   const error = shown?.error ?? (job.data?.errors?.length ? String(job.data.errors[job.data.errors.length - 1]?.message ?? "it failed") : null);
   const outcome = job.data ? (shown?.error ? "failed" : job.data.state) : null;
   return (
-    <Panel title="Runs" className="runs" aside={isPipeline ? null : <SchedulePause task={task} />}>
+    <Panel title="Runs" className="runs" aside={isSaved ? <WorkflowSwitch name={name} isPipeline={isPipeline} /> : null}>
       {may && (
         <div className="row pad">
           {isPipeline ? (
@@ -199,20 +199,22 @@ function EventAddress({ name }: { name: string }) {
   );
 }
 
-/** Pause or resume the schedule of a workflow, if it has one. */
-function SchedulePause({ task }: { task: string }) {
+/** Whether the workflow is enabled, with all its triggers; a pipeline is disabled while it is paused. */
+function WorkflowSwitch({ name, isPipeline }: { name: string; isPipeline: boolean }) {
   const may = useMay("operator");
-  const found = useQuery({ queryKey: ["schedules"], queryFn: () => get<List<Schedule>>("/schedules") });
-  const mine = found.data?.items.filter((each) => each.task === task) ?? [];
-  const isPaused = mine.length > 0 && mine.every((each) => each.paused);
-  const act = useAction<"pause" | "resume">({ request: (verb) => Promise.all(mine.map((each) => post(`/schedules/${encodeURIComponent(each.name)}/${verb}`))), message: (_, verb) => (verb === "pause" ? "Its schedule is paused." : "Its schedule is resumed.") });
-  if (mine.length === 0) return null;
+  const triggers = useQuery({ queryKey: ["triggers"], queryFn: () => get<List<Schemas["TriggerLine"]>>("/triggers"), enabled: !isPipeline });
+  const pipelines = useQuery({ queryKey: ["pipelines", "switch"], queryFn: () => get<List<Schemas["PipelineLine"]>>("/pipelines"), enabled: isPipeline });
+  const trigger = triggers.data?.items.find((each) => each.name === name);
+  const pipeline = pipelines.data?.items.find((each) => each.name === name);
+  const act = useAction<"enable" | "disable">({ request: (verb) => post(`/workflows/${encodeURIComponent(name)}/${verb}`), message: (_, verb) => (verb === "disable" ? "The workflow is disabled: nothing starts it." : "The workflow is enabled.") });
+  if (trigger === undefined && pipeline === undefined) return null;
+  const by = trigger?.disabled_by ?? pipeline?.paused_by ?? null;
   return (
     <span className="row">
-      <span className="soft">{mine.map((each) => each.when).join(", ")}</span>
+      <span className="soft">{by === null ? trigger?.schedules.join(", ") : `disabled by ${by}`}</span>
       {may && (
-        <Button busy={act.isPending} onClick={() => act.mutate(isPaused ? "resume" : "pause")}>
-          {isPaused ? "Enable" : "Disable"}
+        <Button busy={act.isPending} onClick={() => act.mutate(by === null ? "disable" : "enable")}>
+          {by === null ? "Disable" : "Enable"}
         </Button>
       )}
     </span>

@@ -1,0 +1,1 @@
+ALTER TABLE tidemill.state SET (fillfactor = 80);
