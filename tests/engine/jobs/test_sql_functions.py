@@ -100,9 +100,7 @@ async def test_the_last_call_of_a_debounced_job_wins_and_a_running_one_is_left_a
     enqueue = "SELECT tidemill.enqueue('alone', $1::text::jsonb, unique_key => 'k', debounce => '1 hour')"
     first = await sql.fetchval(enqueue, '{"n": 1}')
     assert await sql.fetchval(enqueue, '{"n": 2}') == first
-    assert (
-        await sql.fetchval("SELECT args ->> 'n' FROM tidemill.job WHERE due_at > now() + '59m'") == "2"
-    )
+    assert await sql.fetchval("SELECT args ->> 'n' FROM tidemill.job WHERE due_at > now() + '59m'") == "2"
     await sql.execute("UPDATE tidemill.job SET state = 'running'")
     assert await sql.fetchval(enqueue, '{"n": 3}') > first
     assert [row[0] for row in await sql.fetch("SELECT args ->> 'n' FROM tidemill.job ORDER BY id")] == ["2", "3"]
