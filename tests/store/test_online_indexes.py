@@ -22,11 +22,11 @@ from tidemill.store.maintenance.online_indexes import read_indexes
 from tidemill.store.migrate import OWN_CHAIN, build_indexes, downgrade, migrate
 
 BEFORE = 55  # The last migration before the first one with online indexes.
-FOLLOWS = ["event_log_follows", "job_follows", "job_history_follows", "run_follows"]
+FOLLOWS = ["event_log_follows", "job_cause", "job_history_cause", "run_cause"]
 
 VALID = """
 SELECT c.relname::text FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
-WHERE c.relname LIKE '%\\_follows' AND c.relnamespace = 'tidemill'::regnamespace AND i.indisvalid
+WHERE c.relname ~ '_(follows|cause)$' AND c.relnamespace = 'tidemill'::regnamespace AND i.indisvalid
       AND NOT c.relispartition ORDER BY 1
 """
 BUILDS = "SELECT count(*) FROM pg_stat_progress_create_index"
@@ -96,7 +96,7 @@ async def test_writers_go_on_while_the_indexes_of_large_tables_are_built(large: 
     assert await building == [index.full_name for index in declared]
     assert await names(large) == FOLLOWS
     unindexed = await large.fetch(
-        online_indexes.UNINDEXED_PARTITIONS, "tidemill.job_history", "tidemill.job_history_follows"
+        online_indexes.UNINDEXED_PARTITIONS, "tidemill.job_history", "tidemill.job_history_cause"
     )
     assert unindexed == []
     assert await find_misfits(large) == []
@@ -111,7 +111,7 @@ async def test_a_build_that_was_killed_is_done_again(large: Database) -> None:
         await building
     await holder.execute("COMMIT")
     await holder.close()
-    left = "SELECT count(*) FROM pg_index WHERE indexrelid = 'tidemill.job_follows'::regclass AND NOT indisvalid"
+    left = "SELECT count(*) FROM pg_index WHERE indexrelid = 'tidemill.job_cause'::regclass AND NOT indisvalid"
     assert await value(large, left) == 1
     assert "tidemill db migrate" in next(each.advice for each in await find_misfits(large))
     await build_indexes(large)

@@ -122,3 +122,30 @@ def test_lanes_that_are_empty_are_forgotten() -> None:
     assert lanes.has_keys
     lanes.forget_unseen()
     assert not lanes.has_keys
+
+
+def test_a_lane_that_a_claim_has_emptied_is_not_visited_again_before_it_is_woken() -> None:
+    jobs, lanes = Jobs({(5, f"lane {n}"): 3 for n in range(100)}), FairLanes()
+    for n in range(100):
+        lanes.wake(5, f"lane {n}")
+    visits = Counter[str | None]()
+    while lanes.has_work:
+        offers = lanes.offer(1000)
+        visits.update(lane.key for lane, _ in offers)
+        got = Counter({(lane.priority, lane.key): jobs.waiting[lane.priority, lane.key] for lane, _ in offers})
+        lanes.claimed(offers, got, 1000)
+        jobs.waiting.subtract(got)
+    assert set(visits.values()) == {1}
+    lanes.wake(5, "lane 7")
+    assert [lane.key for lane, _ in lanes.offer(1000)] == ["lane 7"]
+
+
+def test_a_turn_visits_as_many_lanes_as_fill_its_room_by_what_they_have_given() -> None:
+    for each, room in ((1, 600), (1000, 600)):
+        jobs, lanes = Jobs({(5, f"lane {n}"): each for n in range(5000)}), FairLanes()
+        for n in range(5000):
+            lanes.wake(5, f"lane {n}")
+        for _ in range(3):
+            got = jobs.claim(lanes, room)
+        assert got.total() == room
+        assert len(lanes.offer(room)) <= max(2 * SPREAD, 2 * room // each)

@@ -86,6 +86,33 @@ async def test_a_unique_key_gives_the_job_that_has_it(sql: Any) -> None:
     assert await sql.fetchval("SELECT count(*) FROM tidemill.job") == 1
 
 
+async def test_a_unique_key_is_held_for_its_window_after_its_job_has_ended(sql: Any) -> None:
+    enqueue = "SELECT tidemill.enqueue('alone', '{\"n\": 1}', unique_key => 'k', unique_for => '1 hour')"
+    first = await sql.fetchval(enqueue)
+    assert await sql.fetchval(enqueue) == first
+    await sql.execute("DELETE FROM tidemill.job")
+    assert await sql.fetchval(enqueue) == first
+    await sql.execute("UPDATE tidemill.unique_window SET until = now()")
+    assert await sql.fetchval(enqueue) > first
+
+
+async def test_the_last_call_of_a_debounced_job_wins_and_a_running_one_is_left_alone(sql: Any) -> None:
+    enqueue = "SELECT tidemill.enqueue('alone', $1::text::jsonb, unique_key => 'k', debounce => '1 hour')"
+    first = await sql.fetchval(enqueue, '{"n": 1}')
+    assert await sql.fetchval(enqueue, '{"n": 2}') == first
+    assert await sql.fetchval("SELECT args ->> 'n' FROM tidemill.job WHERE due_at > now() + '59m'") == "2"
+    await sql.execute("UPDATE tidemill.job SET state = 'running'")
+    assert await sql.fetchval(enqueue, '{"n": 3}') > first
+    assert [row[0] for row in await sql.fetch("SELECT args ->> 'n' FROM tidemill.job ORDER BY id")] == ["2", "3"]
+
+
+async def test_another_limit_of_a_concurrency_key_applies_at_once(sql: Any) -> None:
+    enqueue = "SELECT tidemill.enqueue('send_receipt', concurrency_key => 'c', max_concurrency => $1)"
+    for most in (1, 1, 3):
+        await sql.execute(enqueue, most)
+    assert await sql.fetchval("SELECT count(*) FROM tidemill.job WHERE state = 'ready'") == 3
+
+
 async def test_an_argument_with_braces_in_it_stays_as_it_is_in_a_key(sql: Any) -> None:
     await sql.fetchval("""SELECT tidemill.enqueue('send_receipt', '{"tenant": "{order_id}", "order_id": 7}')""")
     assert await sql.fetchval("SELECT fair_key FROM tidemill.job") == "{order_id}"
@@ -165,6 +192,13 @@ async def test_messages_are_those_that_publish_appends(app: App, sql: Any) -> No
         ("enqueue('send_receipt', '{}', delay => '1s', at => now())", "either delay or at"),
         ("enqueue('send_receipt', '{}', priority => 12)", "priority"),
         ("enqueue('send_receipt', '{}', prioritty => 1)", "does not exist"),
+        ("enqueue('send_receipt', '{}', unique_for => '1h')", "need a unique_key"),
+        ("enqueue('send_receipt', '{}', debounce => '1h')", "need a unique_key"),
+        ("enqueue('send_receipt', '{}', unique_key => 'k', debounce => '1h', delay => '1h')", "is itself a delay"),
+        ("enqueue('send_receipt', '{}', max_concurrency => 2)", "give both"),
+        ("enqueue('alone', '{\"n\": 1}', max_concurrency => 0)", "1 or more"),
+        ("enqueue('send_receipt', '{}', webhook => 'example.org')", "not an http or https address"),
+        ("enqueue('send_receipt', '{}', webhook => 'https://example.org')", "webhooks are signed"),
         ("start('nothing')", "there is no workflow or dag nothing"),
         ("start('Letter', '1')", "must be a JSON object"),
         ("send(99, 'LetterApproved')", "there is no event LetterApproved"),

@@ -148,6 +148,8 @@ async def test_a_schedule_is_made_changed_run_and_deleted_at_run_time(app: App, 
         assert (line.kind, line.task, line.made_by) == ("run", "Article", "app test")
         started = await app.do(run_schedule, ScheduleRef(name="own"))
         assert started.kind == "run"
+        (fire,) = (await app.do(explain_schedule, ScheduleRef(name="own"))).fires
+        assert (fire.outcome, fire.reason, fire.run_id) == ("started", "run now", started.id)
         line = await app.do(put_schedule, PutSchedule(name="own", start="tick", args={"n": 2}, every="0.1s"))
         assert (line.kind, line.task) == ("job", "tick")
         await eventually(lambda: has_jobs(database))
@@ -157,7 +159,7 @@ async def test_a_schedule_is_made_changed_run_and_deleted_at_run_time(app: App, 
             await app.do(delete_schedule, ScheduleRef(name="declared"))
         with pytest.raises(PayloadError, match="'m'"):
             await app.do(put_schedule, PutSchedule(name="own", start="tick", args={"m": 2}, every="1h"))
-        with pytest.raises(ConfigError, match="there is no workflow or dag 'tik'"):
+        with pytest.raises(ConfigError, match=r"there is no task, flow or dag 'tik'.*did you mean 'tick'"):
             await app.do(put_schedule, PutSchedule(name="own", start="tik", every="1h"))
         told = await app.do(explain_schedule, ScheduleRef(name="own"))
         assert told.why[:2] == [

@@ -6,7 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from tidemill import App
 from tidemill.store.database import Database
+from tidemill.store.jobs.declared import declare
 from tidemill.store.jobs.history import partitions
 from tidemill.store.jobs.read import LIST_FOLLOWERS, list_followers
 
@@ -48,3 +50,22 @@ async def test_what_repeats_a_job_what_it_started_and_what_ends_a_batch_followed
     assert [row["id"] for row in await list_followers(database, "b7", limit=10)] == [ends]
     assert not await list_followers(database, "3", limit=10), "it followed from the job that it repeats"
     assert other not in {row["id"] for row in await list_followers(database, "7", limit=10)}
+
+
+async def test_what_programs_and_sql_enqueue_is_told_from_followers_by_its_beginning(
+    app: App, database: Database
+) -> None:
+    """The condition of the index is evaluated by every insert and claim: it must not search through most origins."""
+
+    @app.task
+    async def noop() -> None: ...
+
+    await declare(database, app.declarations.templates())
+    await app.enqueue("noop")
+    await database.fetch("SELECT tidemill.enqueue('noop')")
+    beginnings = [
+        row["origin"][:10] for row in await database.fetch("SELECT origin::text FROM tidemill.job ORDER BY id")
+    ]
+    assert beginnings == ['{"by":"app', '{"by" : "S']
+    assert """origin::text NOT LIKE '{"by":"app %'""" in LIST_FOLLOWERS
+    assert """origin::text NOT LIKE '{"by" : "SQL by %'""" in LIST_FOLLOWERS

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from tidemill.cli.arguments import AppOption, Json, Shown, id_number, options_of
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
+from tidemill.cli.jobs.enqueue import read_time
 from tidemill.cli.paging import read_pages
 from tidemill.cli.render import ago, counted, cut, out, print_json, show as show_rows, state, table
 from tidemill.core.errors import ConfigError, PayloadError
@@ -57,13 +58,15 @@ def enqueue(
     arguments: Annotated[Path, Parameter(help="A file with the arguments of each job: one JSON object per line.")],
     /,
     *,
+    at: Annotated[str | None, Parameter(help="Not before this date and time: 2030-01-31T12:00:00+01:00.")] = None,
     tag: Annotated[list[str] | None, Parameter(help="A tag to find its jobs by; may be repeated.")] = None,
     app: AppOption = None,
     json: Json = False,
     place: ServerOptions = ANYWHERE,
 ) -> None:
     """Enqueue jobs of a task as a batch."""
-    made = place.do(enqueue_batch, msgspec.structs.replace(args, each=read_lines(arguments), tags=tag), app=app)
+    args = msgspec.structs.replace(args, each=read_lines(arguments), at=read_time(at), tags=tag)
+    made = place.do(enqueue_batch, args, app=app)
     print_json(made) if json else out().print(f"b{made.id}: {counted(made.total, 'job')}")
 
 

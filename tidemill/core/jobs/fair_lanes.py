@@ -15,6 +15,7 @@ import heapq
 import math
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import NamedTuple, TypeVar
 
 from tidemill.core.jobs.job import LANE_SEPARATOR, PRIORITIES
@@ -23,7 +24,10 @@ T = TypeVar("T")
 
 #: How many lanes a turn is divided among, and how many it visits at most.
 SPREAD = 20
-MOST_VISITED = 200
+MOST_VISITED = 1000
+
+#: How much more than its room a turn is offered, by what lanes have given before: some may have less.
+MARGIN = 1.2
 
 
 class FairLane:
@@ -35,6 +39,7 @@ class FairLane:
         "is_active",
         "is_flowing",
         "is_new",
+        "is_resting",
         "is_seen",
         "is_woken",
         "key",
@@ -51,6 +56,8 @@ class FairLane:
         self.rate_key = rate_key or None
         self.credit = 0
         self.is_active = self.is_new = self.is_woken = self.is_seen = False
+        self.is_resting = False
+        """Whether it is empty, and only keeps its place among the old lanes until its turn."""
         self.is_flowing = False
         """Whether it is expected to have more jobs than one turn takes."""
         self.mark: tuple[object, int] | None = None
@@ -70,6 +77,7 @@ class FairLanes:
     def __init__(self, *, lowest_first: bool = False) -> None:
         self.weights: Mapping[str, int] = {}
         self._largest = 1
+        self._given = math.inf  # how many jobs a lane gives on average, if it may
         self._lanes: dict[tuple[int, str | None], FairLane] = {}
         self._new: list[deque[FairLane]] = [deque() for _ in PRIORITIES]
         self._old: list[deque[FairLane]] = [deque() for _ in PRIORITIES]
@@ -101,6 +109,7 @@ class FairLanes:
         if lane is None:
             lane = self._lanes[priority, key] = FairLane(priority, key)
         lane.is_woken = True
+        lane.is_resting = False
         lane.is_flowing = lane.is_flowing or key is not None
         if not lane.is_active:
             lane.is_active = lane.is_new = True
@@ -152,7 +161,7 @@ class FairLanes:
         They offer more than `room`, because some may turn out to be empty. `claimed` puts them back.
         """
         offers: list[Offer] = []
-        offered = 0
+        expected = 0.0
         rate_keys: set[str] = set()
         self._largest = max(self._largest, room)
         for priority in self._order:
@@ -161,12 +170,15 @@ class FairLanes:
                 continue
             is_round = len(new) + len(old) <= SPREAD
             if is_round:
-                self._give_credit(room, [*new, *old])
+                self._give_credit(room, [lane for lane in (*new, *old) if not lane.is_resting])
             quantum = math.ceil(self._largest / SPREAD)  # If it followed the room, it would favour some lanes.
             for ring in (new, old):
                 passed: list[FairLane] = []
                 while ring and len(passed) < MOST_VISITED:
                     lane = ring.popleft()
+                    if lane.is_resting:
+                        lane.is_resting = lane.is_active = False
+                        continue
                     if lane.rate_key is not None:
                         if (held := self._held.get(lane.rate_key)) is not None:
                             lane.is_new = False
@@ -183,8 +195,8 @@ class FairLanes:
                     share = lane.credit or quantum * self.weights.get(lane.fair_key, 1)
                     lane.is_woken = False
                     offers.append(Offer(lane, share))
-                    offered += share
-                    if len(offers) >= MOST_VISITED or (len(offers) >= SPREAD and offered >= 10 * room):
+                    expected += min(share, self._given)
+                    if len(offers) >= MOST_VISITED or (len(offers) >= SPREAD and expected >= MARGIN * room):
                         ring.extendleft(reversed(passed))
                         return offers
                 ring.extendleft(reversed(passed))
@@ -195,7 +207,7 @@ class FairLanes:
     def _give_credit(self, room: int, lanes: Sequence[FairLane]) -> None:
         """Let few lanes, which all have a turn in each claim, together start at least as many jobs as there is room."""
         weights = [self.weights.get(lane.fair_key, 1) for lane in lanes]
-        quantum = math.ceil((room - sum(lane.credit for lane in lanes)) / sum(weights))
+        quantum = math.ceil((room - sum(lane.credit for lane in lanes)) / max(1, sum(weights)))
         for lane, weight in zip(lanes, weights, strict=True):
             lane.credit += max(0, quantum) * weight
             if lane.is_new and not lane.credit:
@@ -206,13 +218,14 @@ class FairLanes:
 
         Those of rate keys that are used up must be held before.
         """
-        left, in_front = room, list[FairLane]()
+        left, visited, in_front = room, 0, list[FairLane]()
         for lane, share in offers:
             if left <= 0:
                 in_front.append(lane)  # The claim did not come this far.
                 continue
             got = counts[lane.priority, lane.key]
             left -= got
+            visited += 1
             is_held = lane.rate_key in self._held
             if (got < share and left <= 0) or (is_held and not got):
                 lane.credit = share - got  # Cut by a limit: it stays in front.
@@ -220,24 +233,33 @@ class FairLanes:
                 continue
             lane.credit = 0
             lane.is_flowing = got >= share or is_held or (lane.is_woken and lane.key is not None)
-            # One turn among the old lanes, before an empty lane may be new again, keeps lanes from overtaking for ever.
-            if got >= share or is_held or lane.is_new or lane.is_woken:
+            if got >= share or is_held or lane.is_woken:
                 lane.is_new = False
+                self._old[lane.priority].append(lane)
+            elif lane.is_new:
+                # A place among the old lanes, before it may be new again, keeps it from overtaking them for ever.
+                lane.is_new, lane.is_resting = False, True
                 self._old[lane.priority].append(lane)
             else:
                 lane.is_active = False
+        if visited:
+            given = (room - left) / visited
+            self._given = given if self._given == math.inf else (self._given + given) / 2
         for lane in reversed(in_front):
             (self._new if lane.is_new else self._old)[lane.priority].appendleft(lane)
+
+    def _weight(self, key: str | None) -> int:
+        return self.weights.get((key or "").partition(LANE_SEPARATOR)[0], 1) if self.weights else 1
 
     def in_turn(self, by_lane: Mapping[tuple[int, str | None], Sequence[T]]) -> list[T]:
         """The order in which claimed jobs start: by priority, then some of each lane in turn, by weight."""
         started: list[T] = []
         for priority in self._order:
-            left = [
-                (jobs, self.weights.get((key or "").partition(LANE_SEPARATOR)[0], 1))
-                for (level, key), jobs in by_lane.items()
-                if level == priority
-            ]
+            left = [(jobs, self._weight(key)) for (level, key), jobs in by_lane.items() if level == priority]
+            if all(weight == 1 for _, weight in left):
+                for turns in zip_longest(*(jobs for jobs, _ in left)):
+                    started += [job for job in turns if job is not None]
+                continue
             turn = 0
             while left:
                 for jobs, weight in left:

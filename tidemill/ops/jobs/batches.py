@@ -14,7 +14,10 @@ from tidemill.core.jobs.job import Callback
 from tidemill.declarations import Declarations
 from tidemill.engine.explain import explain_batch
 from tidemill.engine.jobs.calls import MappedCalls, jobs_of_calls
+from tidemill.engine.jobs.enqueue_options import OPTIONS_FOR_MANY
 from tidemill.engine.jobs.origin import origin_here
+from tidemill.engine.models.spec import require_model
+from tidemill.ops.jobs.job_options import OptionsOfJobs
 from tidemill.ops.operator.cursor import following, read_cursor
 from tidemill.ops.operator.operation import Arguments, Cursor, Limit, PageOf, doc, operation
 from tidemill.ops.operator.task_roles import check_tasks
@@ -53,7 +56,7 @@ class ListBatches(Arguments, frozen=True, kw_only=True):
     cursor: Cursor = None
 
 
-class EnqueueBatch(Arguments, frozen=True, kw_only=True):
+class EnqueueBatch(OptionsOfJobs, frozen=True, kw_only=True):
     """A batch to enqueue: a task, the arguments of each job, and what follows from its end."""
 
     task: Annotated[str, doc("The name of the task.")]
@@ -62,9 +65,6 @@ class EnqueueBatch(Arguments, frozen=True, kw_only=True):
     on_success: Annotated[str | None, doc("The task to enqueue when all jobs have succeeded.")] = None
     on_complete: Annotated[str | None, doc("The task to enqueue when all jobs have ended.")] = None
     keep_open: Annotated[bool, doc("Do not end before the batch is closed: more jobs are added.")] = False
-    priority: Annotated[int | None, doc("0 to 9; 9 goes first.")] = None
-    queue: Annotated[str | None, doc("Another queue than the task's own.")] = None
-    tags: Annotated[list[str] | None, doc("Words to find its jobs by.")] = None
 
 
 class BatchLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,7 +123,9 @@ async def enqueue_batch(tx: Transaction, args: EnqueueBatch, declared: Declarati
     }
     new = NewBatch(origin, args.name, args.keep_open, made.get("on_success"), made.get("on_complete"))
     ref = await run_statements(tx.database, tx.connection, new_batch_statements(tx.database, new))
-    options = {"priority": args.priority, "queue": args.queue, "tags": args.tags}
+    options = {name: getattr(args, name) for name in OPTIONS_FOR_MANY}
+    require_model(args.required_model, declared.models)
+    declared.check_webhook(options, task)
     many = jobs_of_calls(MappedCalls(task, args.each), options, origin=origin, batch=ref.id)
     jobs = many.each() if many.calls else []
     await run_statements(tx.database, tx.connection, add_statements(tx.database, ref.id, jobs))

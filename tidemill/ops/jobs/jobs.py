@@ -14,6 +14,7 @@ from tidemill.core.jobs.job import JobRef
 from tidemill.engine.explain import explain_job
 from tidemill.engine.jobs.origin import origin_here
 from tidemill.engine.jobs.view import JobFacts
+from tidemill.ops.jobs.job_options import OptionsOfOne
 from tidemill.ops.jobs.logs import LogLine, read_lines
 from tidemill.ops.operator.bulk import MOST_MATCHES, Preview, preview_of
 from tidemill.ops.operator.cursor import page_json, read_cursor
@@ -50,26 +51,11 @@ class GetJob(Arguments, frozen=True, kw_only=True):
     id: Annotated[int, doc("The job's id.")]
 
 
-class EnqueueJob(Arguments, frozen=True, kw_only=True):
+class EnqueueJob(OptionsOfOne, frozen=True, kw_only=True):
     """A job to enqueue: its task, the task's arguments, and options of this job."""
 
     task: Annotated[str, doc("The name of the task.")]
     args: Annotated[dict[str, Any], doc("The task's arguments.")] = msgspec.field(default_factory=dict)
-    delay: Annotated[str | float | None, doc("Not before this long from now: 30s, 5m, 1h30m.")] = None
-    at: Annotated[datetime | None, doc("Not before this date and time: 2030-01-31T12:00:00+01:00.")] = None
-    priority: Annotated[int | None, doc("0 to 9; 9 goes first.")] = None
-    queue: Annotated[str | None, doc("Another queue than the task's own.")] = None
-    unique_key: Annotated[str | None, doc("No second unfinished job of this task with this key.")] = None
-    unique_for: Annotated[str | float | None, doc("Hold the unique key for this long.")] = None
-    debounce: Annotated[
-        str | float | None, doc("Run this long after the last call with this unique key, with its arguments.")
-    ] = None
-    deadline: Annotated[str | float | None, doc("Drop the job if it has not started within this time.")] = None
-    concurrency_key: Annotated[str | None, doc("Jobs that share this key run at most so many at a time.")] = None
-    fair_key: Annotated[str | None, doc("Jobs of different keys share their queue.")] = None
-    webhook: Annotated[str | None, doc("The address to which its outcome is posted when it has ended.")] = None
-    rate_key: Annotated[str | None, doc("Jobs that share this key start at most at the rate of their task.")] = None
-    tags: Annotated[list[str] | None, doc("Tags to find the job by.")] = None
 
 
 class EnqueueCopies(EnqueueJob, frozen=True, kw_only=True):

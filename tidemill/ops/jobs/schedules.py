@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from tidemill.core.codec import decode
+from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.encoding.json_rows import zoned
 from tidemill.core.errors import ConfigError
 from tidemill.core.jobs.job import check_name
@@ -130,6 +131,13 @@ async def put_schedule(tx: Transaction, args: PutSchedule, declared: Declaration
         periodic = Periodic.of(args.name, args.start, task.signature.pack(args.args), **times)
         job, run = task.new_job(periodic.args), None
     else:
+        runs = [*declared.runs.flows, *declared.runs.dags]
+        if args.start not in runs:
+            known = [*declared.tasks, *runs]
+            raise ConfigError(
+                f"there is no task, flow or dag {args.start!r}; this application declares: "
+                f"{', '.join(known) or 'none'}{did_you_mean(args.start, known)}"
+            )
         job, run = None, declared.runs.template(args.start, args.args)
         periodic = Periodic.of(args.name, args.start, b"", **times)
     made = DeclaredSchedule(

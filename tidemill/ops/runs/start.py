@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -10,25 +9,20 @@ import msgspec
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError
 from tidemill.declarations import Declarations
-from tidemill.engine.runs.start_options import START_OPTIONS
+from tidemill.engine.jobs.enqueue_options import OPTIONS
+from tidemill.engine.runs.start_options import refuse_job_options
+from tidemill.ops.jobs.job_options import OptionsOfOne
 from tidemill.ops.jobs.jobs import EnqueueJob, enqueue_job
-from tidemill.ops.operator.operation import Arguments, ListOf, Nothing, doc, operation
+from tidemill.ops.operator.operation import ListOf, Nothing, doc, operation
 from tidemill.ops.runs.runs import StartRun, start_run
 from tidemill.store.transaction import Reader, Transaction
 
 
-class StartWork(Arguments, frozen=True, kw_only=True):
-    """What to start: the name of a task, flow or dag, its arguments, and options."""
+class StartWork(OptionsOfOne, frozen=True, kw_only=True):
+    """What to start: the name of a task, flow or dag, its arguments, and options. Some are for tasks only."""
 
     name: Annotated[str, doc("The name of the task, flow or dag.")]
     args: Annotated[dict[str, Any], doc("Its arguments.")] = msgspec.field(default_factory=dict)
-    unique_key: Annotated[str | None, doc("No second unfinished job, and no second run, of it with this key.")] = None
-    delay: Annotated[str | float | None, doc("Not before this long from now on: 30s, 5m.")] = None
-    at: Annotated[datetime | None, doc("Not before this date and time, with its time zone.")] = None
-    priority: Annotated[int | None, doc("0 to 9; 9 goes first.")] = None
-    deadline: Annotated[str | float | None, doc("Drop it if it has not begun within this time.")] = None
-    tags: Annotated[list[str] | None, doc("Words to find it by.")] = None
-    rate_key: Annotated[str | None, doc("Those that share this key start at most at the declared rate.")] = None
 
 
 class Startable(msgspec.Struct, frozen=True):
@@ -61,7 +55,7 @@ async def list_startable(at: Reader, args: Nothing, declared: Declarations) -> L
 @operation("POST /start", role="operator", status=201)
 async def start_work(tx: Transaction, args: StartWork, declared: Declarations) -> WorkStarted:
     """Start a task, flow or dag by its name; the job or run is stored when this returns."""
-    options = {name: getattr(args, name) for name in START_OPTIONS}
+    options = {name: value for name in OPTIONS if (value := getattr(args, name)) is not None}
     tasks, runs = declared.tasks, [*declared.runs.flows, *declared.runs.dags]
     if args.name in tasks and args.name in runs:
         raise ConfigError(f"a task and a workflow are called {args.name!r}: use `tidemill enqueue`, or POST /runs")
@@ -74,5 +68,6 @@ async def start_work(tx: Transaction, args: StartWork, declared: Declarations) -
             f"there is no task, flow or dag {args.name!r}; this application declares: {', '.join(known) or 'none'}"
             f"{did_you_mean(args.name, known)}"
         )
+    refuse_job_options(options)
     run = await start_run.run(tx, StartRun(workflow=args.name, args=args.args, **options), declared)
     return WorkStarted("run", run.id, run.created)

@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any
 
 from tidemill.core.jobs.fair_lanes import FairLanes, Offer
@@ -267,6 +268,7 @@ class FairClaims:
             claim += [[lane.rate_key for lane, _ in offers], rate_keys]
         rows, refused = await self._claims.finish_and_claim(finished, statements, *claim, self._claims.worker_id)
         by_lane: dict[tuple[int, str | None], list[Any]] = {}
+        rows.sort(key=_due_and_id)
         for row in rows:
             by_lane.setdefault((row[11], row[14]), []).append(row)
         counts = Counter({lane: len(found) for lane, found in by_lane.items()})
@@ -275,7 +277,6 @@ class FairClaims:
             if lane.mark_round < queue.marks_round:
                 lane.mark, lane.mark_round = None, queue.marks_round
             if (found := by_lane.get((lane.priority, lane.key))) is not None:
-                found.sort(key=_due_and_id)
                 lane.mark = _due_and_id(found[-1])
                 if lane.is_new:
                     new.add((lane.priority, lane.key))
@@ -367,8 +368,7 @@ class FairClaims:
         return queue
 
 
-def _due_and_id(row: Any) -> tuple[Any, int]:
-    return row[12], row[0]
+_due_and_id = itemgetter(12, 0)
 
 
 def _scan_at(queue: FairQueue) -> float:

@@ -39,6 +39,8 @@ SCHEDULES_CHANNEL = "schedules"
 #: What declares a schedule: the program, unless it says otherwise.
 PROGRAM = "program"
 OPERATOR = "operator"
+#: The reason of a fire that a user has asked for.
+RUN_NOW = "run now"
 
 #: Declares schedules; a changed spec gets a new next fire time, an unchanged one keeps it. A new schedule of a workflow
 #: that is disabled is paused.
@@ -395,8 +397,9 @@ async def run_now(tx: Transaction, name: str) -> tuple[Literal["job", "run"], in
     row = await _lock(tx, name)
     if row["run"] is not None:
         number, _ = await store_run(
-            tx, _new_run(row["run"], Origin(by=tx.by, schedule=name, fire=row["now"], reason="run now"))
+            tx, _new_run(row["run"], Origin(by=tx.by, schedule=name, fire=row["now"], reason=RUN_NOW))
         )
+        await _note_run_now(tx, name, FireNote(row["now"], "started", RUN_NOW, run_id=number))
         await tx.audit("schedule.run", name, after={"run": number})
         return "run", number
     template = decode(row["job"], NewJob)
@@ -404,11 +407,16 @@ async def run_now(tx: Transaction, name: str) -> tuple[Literal["job", "run"], in
         template,
         unique_key=None,
         unique_for=None,
-        origin=Origin(by=tx.by, schedule=name, fire=row["now"], reason="run now"),
+        origin=Origin(by=tx.by, schedule=name, fire=row["now"], reason=RUN_NOW),
     )
     refs = await insert_jobs(tx.database, tx.connection, [job], notify=True)
+    await _note_run_now(tx, name, FireNote(row["now"], "started", RUN_NOW, job_id=refs[0].id))
     await tx.audit("schedule.run", name, after={"job": refs[0].id})
     return "job", refs[0].id
+
+
+async def _note_run_now(tx: Transaction, name: str, note: FireNote) -> None:
+    await note_fires(tx.database, tx.connection, name, [note])
 
 
 async def _lock(tx: Transaction, name: str) -> asyncpg.Record:
