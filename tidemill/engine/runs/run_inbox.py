@@ -12,6 +12,7 @@ from tidemill.core.errors import UnknownClassError
 from tidemill.core.ticks import CancelAsked, Completed, Elapsed, Tick
 from tidemill.engine.runs.durable_run import DurableRun, WorkEnd
 from tidemill.engine.runs.run_store import RunStore
+from tidemill.store.jobs.history.archive import SEVERAL
 from tidemill.store.runs.run_turn import RunTurn
 
 if TYPE_CHECKING:
@@ -81,8 +82,8 @@ class RunInbox:
                 log.warning("what was sent to a run is for another version of it", run=run.number, error=str(error))
                 run.postpone(row["id"], f"something that was sent to it is for another version: {error}")
             except Exception as error:  # noqa: BLE001 - an event that cannot be read stops neither the run nor its worker
-                log.error("what was sent to a run cannot be read here", run=run.number, error=str(error))
-                run.skip_inbox_row(row["id"], f"something that was sent to it could not be read: {error}")
+                taken.append(row["id"])
+                run.note_unread(error)
         try:
             run.take_in(taken, ticks)
         except Exception as error:  # noqa: BLE001 - a defect of one run must not affect the others
@@ -103,6 +104,21 @@ def _ticks_of(run: DurableRun, row: Any, now: float) -> Sequence[Tick]:
     """Decode an inbox row."""
     if row["timer"] is not None:
         return [Elapsed(now, row["timer"])]
+    if row["work"] == SEVERAL:
+        return _ticks_of_ends(run, decode(row["data"], list[WorkEnd]))
     if row["work"] is not None:
         return run.work_ended(row["work"], decode(row["data"], WorkEnd))
     return [run.decode_tick(row["data"])]
+
+
+def _ticks_of_ends(run: DurableRun, ends: Sequence[WorkEnd]) -> list[Tick]:
+    """Decode the ends of several pieces of work; one that cannot be read stops none of the others."""
+    ticks: list[Tick] = []
+    for end in ends:
+        try:
+            ticks += run.work_ended(end.work, end)
+        except UnknownClassError:
+            raise
+        except Exception as error:  # noqa: BLE001 - as in `hand_over`
+            run.note_unread(error)
+    return ticks
