@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("tidemill.runs")
 
 MOST_INBOX = 5000
+WRITE_AFTER = 0.002
 URGENT = (b"cancel_asked", b"completed")  # the kinds of ticks, as they are stored
 
 
@@ -44,8 +46,16 @@ class RunInbox:
     async def deliver(self) -> int:
         """Deliver what is due to the runs in memory; returns how many rows were read."""
         count, mail = await self.read()
+        loop, worker = asyncio.get_running_loop(), self._worker
+        began = loop.time()
         for run, rows in mail.items():
+            if worker.runs.get(run.number) is not run:  # It was forgotten while other runs were given theirs.
+                self.give_back(row["id"] for row in rows)
+                continue
             self.hand_over(run, rows)
+            if loop.time() - began > WRITE_AFTER:  # The database writes the first turns while others are computed.
+                await asyncio.sleep(0)
+                began = loop.time()
         return count
 
     async def read(self) -> tuple[int, dict[DurableRun, list[Any]]]:
