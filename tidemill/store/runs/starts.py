@@ -65,7 +65,7 @@ class RunStarts:
                 for (_, stored), number in zip(starts, numbers, strict=True):
                     if stored.done():
                         continue
-                    if isinstance(number, Exception):
+                    if isinstance(number, BaseException):
                         stored.set_exception(number)
                     else:
                         stored.set_result(number)
