@@ -52,6 +52,7 @@ from tidemill.store.jobs.schedules.schedules import RunTemplate
 from tidemill.store.runs.claims import DAG_KIND
 from tidemill.store.runs.run_turn import NewRun
 from tidemill.store.runs.runs import show_run, start_statements, store_run
+from tidemill.store.runs.starts import start_together
 from tidemill.store.transaction import transaction
 
 if TYPE_CHECKING:
@@ -226,6 +227,8 @@ class Runs:
             if run is not None:
                 return self._handle(found, await self._reach(), run.number, True, near=run.result)
         database = await self._reach()
+        if found.new.is_plain:
+            return self._handle(found, database, await start_together(database, found.new), True)
         return self._handle(found, database, *await store_run(database, found.new))
 
     def start_sync(self, what: Any, given: Any, conn: Any, more: dict[str, Any]) -> Any:

@@ -290,7 +290,7 @@ async def test_work_and_questions_that_are_begun_and_dropped_in_one_turn_are_nev
             await eventually(lambda: sorted(ran) == [1, 1, 2, 2])
         for n, ended in ((1, 2), (2, 4)):
             gates[n].set()
-            count = "SELECT count(*) = $1 FROM tidemill.inbox WHERE work IS NOT NULL"
+            count = "SELECT count(*) = $1 FROM tidemill.job_history"
             await eventually(lambda count=count, ended=ended: value(database, count, ended))
         async with running_run_worker(app):
             told = await reaches(run, each="failed", sub="failed", more="waiting")

@@ -39,6 +39,8 @@ class WorkEnd(msgspec.Struct, omit_defaults=True):
     """The end of work that ran elsewhere: as a job, as a run of its own, or as a batch of jobs."""
 
     state: str
+    work: int = 0
+    """The piece of work, in a row with several ends."""
     job: int | None = None
     run: int | None = None
     batch: int | None = None
@@ -327,11 +329,10 @@ class DurableRun:
         self.turn().used += inbox
         self.loop.post(*ticks)
 
-    def skip_inbox_row(self, inbox_id: int, why: str) -> None:
-        """Record an inbox row that cannot be decoded, and continue."""
-        turn = self.turn()
-        turn.used.append(inbox_id)
-        turn.note = storable(why)
+    def note_unread(self, error: Exception) -> None:
+        """Record that something in the inbox cannot be decoded, and continue."""
+        log.error("what was sent to a run cannot be read here", run=self.number, error=str(error))
+        self.turn().note = storable(f"something that was sent to it could not be read: {error}")
 
     def postpone(self, inbox_id: int, why: str) -> None:
         """Leave an inbox row for another version of the workflow, and try it again later."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from tidemill.core.errors import UnknownClassError
 from tidemill.core.ticks import CancelAsked, Completed, Elapsed, Tick
 from tidemill.engine.runs.durable_run import DurableRun, WorkEnd
 from tidemill.engine.runs.run_store import RunStore
+from tidemill.store.jobs.history.archive import SEVERAL
 from tidemill.store.runs.run_turn import RunTurn
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("tidemill.runs")
 
 MOST_INBOX = 5000
+WRITE_AFTER = 0.002
 URGENT = (b"cancel_asked", b"completed")  # the kinds of ticks, as they are stored
 
 
@@ -43,8 +46,16 @@ class RunInbox:
     async def deliver(self) -> int:
         """Deliver what is due to the runs in memory; returns how many rows were read."""
         count, mail = await self.read()
+        loop, worker = asyncio.get_running_loop(), self._worker
+        began = loop.time()
         for run, rows in mail.items():
+            if worker.runs.get(run.number) is not run:  # It was forgotten while other runs were given theirs.
+                self.give_back(row["id"] for row in rows)
+                continue
             self.hand_over(run, rows)
+            if loop.time() - began > WRITE_AFTER:  # The database writes the first turns while others are computed.
+                await asyncio.sleep(0)
+                began = loop.time()
         return count
 
     async def read(self) -> tuple[int, dict[DurableRun, list[Any]]]:
@@ -81,8 +92,8 @@ class RunInbox:
                 log.warning("what was sent to a run is for another version of it", run=run.number, error=str(error))
                 run.postpone(row["id"], f"something that was sent to it is for another version: {error}")
             except Exception as error:  # noqa: BLE001 - an event that cannot be read stops neither the run nor its worker
-                log.error("what was sent to a run cannot be read here", run=run.number, error=str(error))
-                run.skip_inbox_row(row["id"], f"something that was sent to it could not be read: {error}")
+                taken.append(row["id"])
+                run.note_unread(error)
         try:
             run.take_in(taken, ticks)
         except Exception as error:  # noqa: BLE001 - a defect of one run must not affect the others
@@ -103,6 +114,21 @@ def _ticks_of(run: DurableRun, row: Any, now: float) -> Sequence[Tick]:
     """Decode an inbox row."""
     if row["timer"] is not None:
         return [Elapsed(now, row["timer"])]
+    if row["work"] == SEVERAL:
+        return _ticks_of_ends(run, decode(row["data"], list[WorkEnd]))
     if row["work"] is not None:
         return run.work_ended(row["work"], decode(row["data"], WorkEnd))
     return [run.decode_tick(row["data"])]
+
+
+def _ticks_of_ends(run: DurableRun, ends: Sequence[WorkEnd]) -> list[Tick]:
+    """Decode the ends of several pieces of work; one that cannot be read stops none of the others."""
+    ticks: list[Tick] = []
+    for end in ends:
+        try:
+            ticks += run.work_ended(end.work, end)
+        except UnknownClassError:
+            raise
+        except Exception as error:  # noqa: BLE001 - as in `hand_over`
+            run.note_unread(error)
+    return ticks

@@ -41,8 +41,8 @@ _END_CHILDREN = """
 REGISTER_WORKER = """
 WITH me AS (
     INSERT INTO tidemill.worker (host, pid, queues, tasks, max_concurrency, versions, events, signatures, parent_pid,
-                                 lease_until)
-    VALUES ($1, $2, $3, $4, $5, $6, $8, $9, $10, now() + make_interval(secs => $7))
+                                 lease_until, reads_ends)
+    VALUES ($1, $2, $3, $4, $5, $6, $8, $9, $10, now() + make_interval(secs => $7), true)
     RETURNING id),
 known AS (
     UPDATE tidemill.job SET state = CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END, note = NULL

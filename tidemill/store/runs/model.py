@@ -17,6 +17,7 @@ from tidemill.core.blame import group_size, suspected_again
 from tidemill.core.clock import Clock
 from tidemill.core.codec import decode, encode
 from tidemill.core.jobs.job import ClaimedJob, Finish, Requeue
+from tidemill.store.jobs.history.archive import SEVERAL
 from tidemill.store.runs.claims import DAG_KIND
 from tidemill.store.runs.model_rows import InboxRow, RunRow, StoredJob, StoreView, WorkerRow
 from tidemill.store.runs.run_turn import RunTurn
@@ -391,11 +392,20 @@ class StoreModel:
     def finish(self, worker: int, finished: Sequence[Finish]) -> list[int]:
         """Move jobs to the history and report to their runs; returns those that the worker still owned."""
         mine = [end for end in finished if self._holds(worker, end.id, end.attempt)]
+        told: dict[int, list[tuple[int | None, bytes]]] = {}
         for end in mine:
             row = self.jobs[end.id]
             row.failures += end.state == "failed" and not end.lost
             row.losses += end.lost
-            self._archive(row, end.state, row.note if end.note is None else end.note, end.result, end.error)
+            note = row.note if end.note is None else end.note
+            data = self._archive(row, end.state, note, end.result, end.error)
+            if row.run_id is not None:
+                told.setdefault(row.run_id, []).append((row.work, data))
+        for run_id, ends in told.items():
+            if len(ends) == 1:
+                self._tell(run_id, *ends[0])
+            else:
+                self._tell(run_id, SEVERAL, b"[" + b",".join(data for _, data in ends) + b"]")
         return [end.id for end in mine]
 
     def requeue(self, worker: int, jobs: Sequence[Requeue]) -> list[int]:
@@ -427,21 +437,28 @@ class StoreModel:
     def cancel_unwanted(self) -> int:
         rows = [row for row in self.jobs.values() if row.cancel_reason and row.run_id and row.state != "running"]
         for row in rows:
-            self._archive(row, "cancelled", row.cancel_reason, None, None)
+            data = self._archive(row, "cancelled", row.cancel_reason, None, None)
+            if row.run_id is not None:
+                self._tell(row.run_id, row.work, data)
         return len(rows)
 
     def _holds(self, worker: int, job: int, attempt: int) -> bool:
         row = self.jobs.get(job)
         return row is not None and (row.state, row.worker, row.attempt) == ("running", worker, attempt)
 
-    def _archive(self, row: StoredJob, state: str, note: str | None, result: bytes | None, error: bytes | None) -> None:
+    def _archive(
+        self, row: StoredJob, state: str, note: str | None, result: bytes | None, error: bytes | None
+    ) -> bytes:
+        """Move a job to the history; returns its end, for its run."""
         del self.jobs[row.id]
         row.state, row.note, row.result = state, note, result
         self.history[row.id] = row
-        if row.run_id is not None:
-            said = {"job": row.id, "state": state, "result": _raw(result)}
-            self._put(row.run_id, work=row.work, data=encode({**said, "note": note, "error": _raw(error)}))
-            self.notify(("runs", "inbox"))
+        said = {"work": row.work, "job": row.id, "state": state, "result": _raw(result)}
+        return encode({**said, "note": note, "error": _raw(error)})
+
+    def _tell(self, run_id: int, work: int | None, data: bytes) -> None:
+        self._put(run_id, work=work, data=data)
+        self.notify(("runs", "inbox"))
 
 
 def _claimed(row: StoredJob) -> ClaimedJob:

@@ -86,9 +86,10 @@ _SUCCEEDED = """
 """
 
 
-def _archive_ended(where: str) -> str:
+def _archive_ended(where: str, *, together: bool) -> str:
     return archive_sql(
         "owned",
+        together=together,
         where=where,
         state="final",
         note="coalesce(last_note, note)",
@@ -110,7 +111,7 @@ WITH locked AS MATERIALIZED (
 owned AS MATERIALIZED ({_ENDED.format("$1", "$2", "$3", "$4", "$5", "$6", "$7")}{_OWNED.format(worker="$8")}),
 gone AS (
     DELETE FROM tidemill.job AS j USING locked WHERE j.id = locked.id RETURNING j.id),
-{_archive_ended("id IN (SELECT id FROM gone)")},{end_callbacks("id IN (SELECT id FROM gone)")}
+{_archive_ended("id IN (SELECT id FROM gone)", together=False)},{end_callbacks("id IN (SELECT id FROM gone)")}
 SELECT id, concurrency_key, batch_id, {NOTIFY_RUNS}, {NOTIFY_CALLED} FROM archived
 """
 
@@ -120,7 +121,9 @@ _GONE = "(id IN (SELECT id FROM gone)) IS TRUE"
 
 
 def _archive_succeeded(successor: str = "NULL") -> str:
-    return archive_sql("owned", where=_GONE, state="'succeeded'", note="note", result="result", successor=successor)
+    return archive_sql(
+        "owned", where=_GONE, state="'succeeded'", note="note", result="result", successor=successor, together=True
+    )
 
 
 class ClaimStatements(NamedTuple):
@@ -171,7 +174,7 @@ SELECT count(*), ({told})::int, NULL, NULL, {ENDED_IN}, NULL, NULL, NULL, NULL, 
         finish_and(_SUCCEEDED.format(*given), _archive_succeeded()),
         finish_and(
             _ENDED.format(*given),
-            f"{_archive_ended(_GONE)},{end_callbacks(_GONE)}",
+            f"{_archive_ended(_GONE, together=True)},{end_callbacks(_GONE)}",
             f"{NOTIFY_RUNS} + {NOTIFY_CALLED}",
         ),
         ""

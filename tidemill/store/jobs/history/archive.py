@@ -1,7 +1,8 @@
 """Moving a job's row from the hot table to the history: the only module that knows both sets of columns.
 
 A job of a run reports its end in the same statement: a row in the run's inbox, which exists exactly when the history
-has the job. Jobs of batches are counted in it, all of a batch at once and each worker in a row of its own.
+has the job. A worker's statement stores all ends of a run in one row. Jobs of batches are counted in it, all of a batch
+at once and each worker in a row of its own.
 """
 
 from __future__ import annotations
@@ -25,6 +26,18 @@ ENDED_IN = "(SELECT json_agg(batch_id) FROM counted)"
 #: Adds to the counts of a slot of a batch.
 ADD_COUNTS = ", ".join(f"{state} = c.{state} + excluded.{state}" for state in FINAL_STATES)
 
+#: The work of a row of the inbox that has an array with the ends of several pieces of work.
+SEVERAL = 0
+
+# Longer ends have a row each, so that no row becomes very large.
+_SHORT = 512
+
+# A worker of the version before reads only rows with one end. It registers after all statements that write to
+# `batch_count` (`tidemill.tell_ends_apart`), so that no statement misses it.
+_HAS_OLDER_READER = """EXISTS (
+        SELECT FROM tidemill.worker AS w WHERE NOT w.reads_ends
+        AND (w.ended_at IS NULL OR EXISTS (SELECT FROM tidemill.run AS r WHERE r.owner = w.id)))"""
+
 #: Workers with the same remainder count in the same row of a batch.
 _SLOTS = 64
 
@@ -41,14 +54,17 @@ def archive_sql(
     losses: str = "losses",
     errors: str = "errors",
     successor: str = "NULL",
+    together: bool = False,
 ) -> str:
     """The parts `archived`, `delivered` and `counted` of a statement that stores rows of the hot table as finished.
 
-    The arguments are SQL expressions over these rows. The statement must also select `NOTIFY_RUNS`. `ENDED_IN` selects
+    The arguments are SQL expressions over these rows. `together`: one row of the inbox has all short ends of a run,
+    for statements that are transactions of their own. The statement must also select `NOTIFY_RUNS`. `ENDED_IN` selects
     the batches to end afterwards.
     """
-    end = {"job": "id", "state": state, "result": result, "note": note, "error": error, "successor": successor}
-    said = ", ".join(f"'{name}', {value}" for name, value in end.items() if value != "NULL")
+    told = {"result": result, "note": f"to_json({note})", "error": error, "successor": successor}
+    more = "".join(f""", ',"{name}":' || ({value})::text""" for name, value in told.items() if value != "NULL")
+    apart = f"octet_length(told) > {_SHORT} OR {_HAS_OLDER_READER}" if together else "true"
     ends = ", ".join(f"count(*) FILTER (WHERE {state} = '{each}')" for each in FINAL_STATES)
     return f"""
 archived AS (
@@ -57,8 +73,12 @@ archived AS (
     FROM {rows} WHERE {where} RETURNING id, concurrency_key, batch_id),
 delivered AS (
     INSERT INTO tidemill.inbox (run_id, work, data)
-    SELECT run_id, work, json_build_object({said})
-    FROM {rows} WHERE run_id IS NOT NULL AND {where} RETURNING run_id),
+    SELECT run_id, CASE WHEN count(*) = 1 THEN min(work) ELSE {SEVERAL} END,
+           CASE WHEN count(*) = 1 THEN string_agg(told, '') ELSE '[' || string_agg(told, ',') || ']' END::json
+    FROM (
+        SELECT run_id, work, concat('{{"work":', work, ',"job":', id, ',"state":"', {state}, '"'{more}, '}}') AS told
+        FROM {rows} WHERE run_id IS NOT NULL AND {where}) AS ends
+    GROUP BY run_id, CASE WHEN {apart} THEN work END RETURNING run_id),
 counted AS (
     INSERT INTO tidemill.batch_count AS c (batch_id, slot, succeeded, failed, cancelled, expired)
     SELECT batch_id, coalesce(min(worker_id) % {_SLOTS}, -1), {ends}
