@@ -111,7 +111,8 @@ class RunWorker:
     def mark_dirty(self, run: DurableRun) -> None:
         """Mark a run that has a turn to write."""
         self.dirty[run] = None
-        self._writes.set()
+        if not self._writes.is_set():
+            self._writes.set()
 
     @property
     def safety_poll(self) -> float:
@@ -239,7 +240,8 @@ class RunWorker:
         """
         while True:
             await self._writes.wait()
-            await asyncio.sleep(0)  # Ticks of the same moment go into one turn.
+            if len(self.runs) > 1:
+                await asyncio.sleep(0)  # Ticks of the same moment go into one turn.
             self._writes.clear()
             await self._write_turn(self._take_dirty())
 
