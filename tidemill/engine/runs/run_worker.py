@@ -111,8 +111,7 @@ class RunWorker:
     def mark_dirty(self, run: DurableRun) -> None:
         """Mark a run that has a turn to write."""
         self.dirty[run] = None
-        if not self._writes.is_set():
-            self._writes.set()
+        self._writes.set()
 
     @property
     def safety_poll(self) -> float:

@@ -120,10 +120,16 @@ class _Turns:
         self.parts: list[str] = []
         self.news: list[str] = []
         self.throttled_keys: list[str] = []
-        self._over = [turn for turn in turns if turn.state is not None and turn.state != "needs_attention"]
-        self._add_heads()
-        self._add_journal()
-        if more := [turn for turn in turns if turn.is_more_than_ticks]:
+        same: list[RunTurn] = []
+        more: list[RunTurn] = []
+        for turn in turns:
+            (same if turn.is_only_ticks else more).append(turn)
+        self._over = [turn for turn in more if turn.state is not None and turn.state != "needs_attention"]
+        self._add_heads(same, more)
+        self._add_ticks()
+        if more:
+            self._add_journal(more)
+        if more := [turn for turn in more if turn.is_more_than_ticks]:
             self._add_inbox(more)
             self._add_asks(more)
             self._add_jobs(more)
@@ -161,11 +167,10 @@ class _Turns:
             return f"json_array_elements_text(${len(self.parameters)}::json)"
         return f"unnest({self._array(kind, values)})"
 
-    def _add_heads(self) -> None:
-        same: list[RunTurn] = []
+    def _add_heads(self, same: list[RunTurn], more: Sequence[RunTurn]) -> None:
         changed: list[RunTurn] = []
         born: list[RunTurn] = []
-        for turn in self.turns:
+        for turn in more:
             (born if turn.new is not None else changed if turn.changes_head else same).append(turn)
         found: list[str] = []
         if same:
@@ -255,9 +260,8 @@ born AS (
         if ticks:
             self._add_columns("ticks", [runs, numbers, ticks], ("bigint", "bigint", "document"), _INSERT_TICKS)
 
-    def _add_journal(self) -> None:
-        turns = self.turns
-        self._add_ticks()
+    def _add_journal(self, turns: Sequence[RunTurn]) -> None:
+        """Add what runs show, and their snapshots."""
         self._add(
             "shown",
             [(t.run_id, tick, data) for t in turns for tick, data in t.shown],
@@ -460,7 +464,7 @@ async def commit_turn(
 ) -> set[int]:
     """Write one numbered turn of many runs; returns those that the owner still owned."""
     turns = seal_turns(database, turns)
-    if len(turns) == 1 and turns[0].is_one_tick:
+    if len(turns) == 1 and len(turns[0].ticks) == 1 and turns[0].is_only_ticks:
         (one,) = turns
         given = (owner, number, one.run_id, one.last, one.before, one.ticks[0])
         return {row[0] for row in await connection.fetch(database.sql(ONE_TICK), *given)}
