@@ -239,8 +239,7 @@ class RunWorker:
         """
         while True:
             await self._writes.wait()
-            if len(self.runs) > 1:
-                await asyncio.sleep(0)  # Ticks of the same moment go into one turn.
+            await asyncio.sleep(0)  # Ticks of the same moment go into one turn.
             self._writes.clear()
             await self._write_turn(self._take_dirty())
 
