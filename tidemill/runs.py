@@ -27,6 +27,7 @@ from tidemill.engine.runs.durable_run import RunKind, WorkEnd
 from tidemill.engine.runs.run_rate import RateOptions, RunRate
 from tidemill.engine.runs.start_options import START_OPTIONS, refuse_job_options, with_start_options
 from tidemill.engine.telemetry.run_trace import starting, traced_origin
+from tidemill.engine.telemetry.tracing import is_tracing
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import Event, StartEvent
 from tidemill.flows.definition.signature import StepSpec
@@ -212,6 +213,8 @@ class Runs:
 
     async def start(self, what: Any, given: Any, conn: Any, more: dict[str, Any]) -> Any:
         """Start a durable run of a workflow or dag: see `App.start`."""
+        if not is_tracing():
+            return await self._start(what, given, conn, more)
         with starting(what):
             return await self._start(what, given, conn, more)
 

@@ -225,8 +225,15 @@ class DurableRun:
     def journal(self, loop: RunLoop, ticks: Sequence[Tick], commands: Sequence[Command]) -> None:
         if self.let_go:  # A step that ignored its cancellation: its ticks are dropped.
             return
-        begun: Begun = [command.placed for command in commands if type(command) is RunWork]
         turn = self._turn or self.turn()
+        if len(ticks) == len(commands) == 1 and self.works_in_place:  # Most often a step has ended, and one follows.
+            (command,) = commands
+            if type(command) is RunWork and command.queue is None:
+                turn.ticks.append(self.encode_tick(ticks[0], [(command.work, command.name)]))
+                turn.last += 1
+                self._after.append(command)
+                return
+        begun: Begun = [command.placed for command in commands if type(command) is RunWork]
         if len(ticks) == 1:
             turn.ticks.append(self.encode_tick(ticks[0], begun))
         else:
@@ -297,7 +304,8 @@ class DurableRun:
             turn.awake = not self.is_idle
             if turn.awake and not ((turn.cleared and self._run_worker.is_quarantine) or self._run_worker.gives_back):
                 turn.release = False  # Something has arrived since its release was planned.
-        self._journaled += sum(map(len, turn.ticks))
+        for tick in turn.ticks:
+            self._journaled += len(tick)
         if turn.state is None and (turn.trim or turn.release or self._needs_snapshot(turn)):
             self._take_snapshot(turn)
         self.stored = turn.last

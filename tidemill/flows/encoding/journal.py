@@ -79,19 +79,7 @@ def record_of(tick: Tick, store: Any = NO_STATE) -> TickRecord:
     `store` is the state of the run at this tick, if the tick may refer to its values.
     """
     if isinstance(tick, Completed):
-        ended: Ended = tick.outcome
-        failure = ended.error
-        return TickRecord(
-            "completed",
-            tick.at,
-            tick.work,
-            events=[_raw(event) for event in ended.events],
-            listed=ended.listed,
-            sent=[(_raw(event), target) for event, target in ended.sent] if ended.sent else [],
-            error=None if failure is None else (failure.kind, failure.message, failure.traceback),
-            detail=None if failure is None else exception_detail(failure.exception, failure.kind),
-            retry_in=ended.retry_in,
-        )
+        return record_of_end(tick.at, tick.work, tick.outcome)
     if isinstance(tick, Noted):
         return TickRecord("noted", tick.at, tick.work, note=msgspec.Raw(encode(_pack_note(tick.note, store))))
     if isinstance(tick, Started):
@@ -106,6 +94,22 @@ def record_of(tick: Tick, store: Any = NO_STATE) -> TickRecord:
         state = msgspec.Raw(tick.state)
         return TickRecord("migrated", tick.at, version=tick.version, before=tick.before, state=state)
     return TickRecord("resumed", tick.at, queued=tick.queued, rules=tick.rules, afresh=tick.afresh)
+
+
+def record_of_end(at: float, work: int, ended: Ended) -> TickRecord:
+    """Convert the end of an attempt to the record of its tick."""
+    failure = ended.error
+    return TickRecord(
+        "completed",
+        at,
+        work,
+        events=list(map(_raw, ended.events)),
+        listed=ended.listed,
+        sent=[(_raw(event), target) for event, target in ended.sent] if ended.sent else [],
+        error=None if failure is None else (failure.kind, failure.message, failure.traceback),
+        detail=None if failure is None else exception_detail(failure.exception, failure.kind),
+        retry_in=ended.retry_in,
+    )
 
 
 def encode_record(record: TickRecord, begun: Begun, *, at: float) -> bytes:

@@ -30,7 +30,14 @@ from tidemill.flows.definition.events import ChildEnded, Event, InternalDispatch
 from tidemill.flows.definition.signature import StepSpec
 from tidemill.flows.encoding.events import decode_event, qualified_name
 from tidemill.flows.encoding.exceptions import exception_detail
-from tidemill.flows.encoding.journal import TickRecord, decode_tick, encode_record, encode_tick, record_of
+from tidemill.flows.encoding.journal import (
+    TickRecord,
+    decode_tick,
+    encode_record,
+    encode_tick,
+    record_of,
+    record_of_end,
+)
 from tidemill.flows.encoding.values import encode_packed, encode_packed_event, pack_state
 from tidemill.flows.errors import StepDiverged, WorkflowRuntimeError
 from tidemill.flows.reducer.migration import WAYS_OUT
@@ -201,12 +208,12 @@ class DurableFlowRun(DurableRun, FlowRun):
     # -- journaling -------------------------------------------------------------------------------
 
     def journal(self, loop: RunLoop, ticks: Sequence[Tick], commands: Sequence[Command]) -> None:
-        super().journal(loop, ticks, commands)
+        DurableRun.journal(self, loop, ticks, commands)
         self._returned = None
         if self.let_go:
             return
         turn = self._turn or self.turn()
-        if turn.trim and self._has_logged:
+        if self._has_logged and turn.trim:
             turn.trim_logs, self._has_logged = True, False
         self._questionnaire.follow(loop.state, ticks, turn)
         state = loop.state
@@ -243,7 +250,7 @@ class DurableFlowRun(DurableRun, FlowRun):
 
     def checked(self, spec: StepSpec, work: Work, ended: Ended) -> Ended:
         try:
-            record = self._records[id(ended)] = record_of(Completed(0.0, work.id, ended))
+            record = self._records[id(ended)] = record_of_end(0.0, work.id, ended)
             if len(ended.events) == 1:
                 self._returned = ended.events[0], record.events[0]
         except Exception as error:  # noqa: BLE001 - a user's serializer may raise any exception
@@ -468,7 +475,7 @@ class DurableFlowRun(DurableRun, FlowRun):
         if self._spans is not None:
             self._spans.end(work.id, ended.events, None if ended.error is None else ended.error.message)
         try:
-            super().ended(spec, work, ended)
+            self.loop.post(Completed(self.now(), work.id, self.checked(spec, work, ended)))
         except Exception as error:  # noqa: BLE001 - a defect of one run must not affect other runs
             self.give_up(error)
 

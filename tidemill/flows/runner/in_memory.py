@@ -86,7 +86,6 @@ class FlowRun:
         self.loop.state.store = cell.store
         self._home = asyncio.get_running_loop()
         self.result: asyncio.Future[StopEvent] = self._home.create_future()
-        self.result.add_done_callback(_seen)
         self.opener: asyncio.Task[None] | None = None
         self._variables = copy_context()
         self.weak = weakref.ref(self)
@@ -323,7 +322,7 @@ class FlowRun:
     def diverge(self, work: Work, error: StepDiverged) -> None:
         """Stop the run: one of its steps does not follow its record."""
         if not self.result.done():
-            self.result.set_exception(WorkflowRuntimeError(str(error)))
+            self._fail(WorkflowRuntimeError(str(error)))
             self._events.close()
             for task in self._tasks.values():
                 task.cancel()
@@ -405,12 +404,16 @@ class FlowRun:
         if end.state == "succeeded":
             self.result.set_result(end.result)
         elif end.state == "failed":
-            self.result.set_exception(end.error.exception or WorkflowRuntimeError(end.error.message))
+            self._fail(end.error.exception or WorkflowRuntimeError(end.error.message))
         elif end.state == "timed_out":
-            self.result.set_exception(WorkflowTimeoutError(self._timeout_message()))
+            self._fail(WorkflowTimeoutError(self._timeout_message()))
         else:
-            self.result.set_exception(WorkflowCancelledByUser("the run was cancelled"))
+            self._fail(WorkflowCancelledByUser("the run was cancelled"))
         self._exit_span()
+
+    def _fail(self, error: BaseException) -> None:
+        self.result.set_exception(error)
+        self.result.exception()  # Prevents asyncio's warning about a failed run that is never awaited.
 
     def _timeout_message(self) -> str:
         active = sorted({work.step for work in self.loop.state.works.values() if work.slot >= 0})
@@ -467,8 +470,3 @@ class FlowRun:
 
 #: The threads of plain steps of runs in memory, by event loop.
 _threads: WeakKeyDictionary[asyncio.AbstractEventLoop, WorkThreads] = WeakKeyDictionary()
-
-
-def _seen(future: asyncio.Future[Any]) -> None:
-    if not future.cancelled():
-        future.exception()  # Prevents asyncio's warning about a failed run that is never awaited.

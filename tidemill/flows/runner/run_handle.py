@@ -76,14 +76,19 @@ class RunHandle(Generic[ResultT_co]):
 
         A run that cannot go on by itself raises a `RunNeedsAttentionError` with the reason.
         """
+        if timeout is None:
+            return await self._result()
         async with asyncio.timeout(timeout):
-            if self._near is not None:
-                await wait_until_done(self._near)
-                if not self._near.cancelled():
-                    event: Any = self._near.result()
-                    return event.result if type(event) is StopEvent else event
-                self._near = None  # Another process owns the run now.
-            row = await run_waits(self._database).end_of(self._database, self.id)
+            return await self._result()
+
+    async def _result(self) -> ResultT_co:
+        if self._near is not None:
+            await wait_until_done(self._near)
+            if not self._near.cancelled():
+                event: Any = self._near.result()
+                return event.result if type(event) is StopEvent else event
+            self._near = None  # Another process owns the run now.
+        row = await run_waits(self._database).end_of(self._database, self.id)
         self._check_attention(row)
         result, error = (None if row[name] is None else decode(row[name]) for name in ("result", "error"))
         return result_of(row["state"], result, error, row["note"])

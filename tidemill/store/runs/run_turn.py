@@ -150,10 +150,10 @@ class RunTurn(msgspec.Struct, gc=False):
         return not is_same or self.release or self.cleared
 
     @property
-    def is_one_tick(self) -> bool:
-        """Whether the turn only adds one tick to a run that is stored already."""
+    def is_only_ticks(self) -> bool:
+        """Whether the turn only adds ticks to a run that is stored already."""
         more = self.new or self.shown or self.snapshot or self.changes_head or self.is_more_than_ticks
-        return len(self.ticks) == 1 and not more
+        return not more
 
 
 def job_row(job: NewJob) -> JobRow:

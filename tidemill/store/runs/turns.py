@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
+
 from tidemill.store.database import Database, Executor, columns
 from tidemill.store.jobs.history.archive import NOTIFY_RUNS, archive_sql
 from tidemill.store.jobs.insert import ADMIT_THROTTLED, WAKE
@@ -105,6 +107,9 @@ SELECT nextval(pg_get_serial_sequence('tidemill.run', 'id')) FROM generate_serie
 """
 
 
+_write_json = msgspec.json.Encoder().encode
+
+
 class _Turns:
     """The statement for one turn of many runs, and its parameters."""
 
@@ -115,10 +120,16 @@ class _Turns:
         self.parts: list[str] = []
         self.news: list[str] = []
         self.throttled_keys: list[str] = []
-        self._over = [turn for turn in turns if turn.state is not None and turn.state != "needs_attention"]
-        self._add_heads()
-        self._add_journal()
-        if more := [turn for turn in turns if turn.is_more_than_ticks]:
+        same: list[RunTurn] = []
+        more: list[RunTurn] = []
+        for turn in turns:
+            (same if turn.is_only_ticks else more).append(turn)
+        self._over = [turn for turn in more if turn.state is not None and turn.state != "needs_attention"]
+        self._add_heads(same, more)
+        self._add_ticks()
+        if more:
+            self._add_journal(more)
+        if more := [turn for turn in more if turn.is_more_than_ticks]:
             self._add_inbox(more)
             self._add_asks(more)
             self._add_jobs(more)
@@ -132,9 +143,12 @@ class _Turns:
         missed = f"(SELECT count(*) FROM mine) < ${len(self.parameters)}::bigint"
         return f"WITH {','.join(self.parts)}\nSELECT CASE WHEN {missed} THEN ARRAY(SELECT id FROM mine) END{news}"
 
-    def _arrays(self, rows: Iterable[Sequence[Any]], *types: str) -> str:
-        """Rows as parameters, one array per column."""
-        return ", ".join(map(self._array, types, columns(list(rows), len(types))))
+    def _rows(self, rows: Sequence[Sequence[Any]], *types: str) -> str:
+        """Rows as parameters, one for each column."""
+        return self._from_columns(columns(rows, len(types)), types)
+
+    def _from_columns(self, given: list[list[Any]], types: Iterable[str]) -> str:
+        return f"ROWS FROM ({', '.join(map(self._set, types, given))})"
 
     def _array(self, kind: str, values: list[Any]) -> str:
         if values.count(None) == len(values):
@@ -144,17 +158,19 @@ class _Turns:
         return f"${len(self.parameters)}{'::text' if as_text else ''}::{kind}[]"
 
     def _set(self, kind: str, values: list[Any]) -> str:
-        """A column as a set of rows."""
-        if kind != "document":
-            return f"unnest({self._array(kind, values)})"
-        self.parameters.append(b"[" + b",".join(values) + b"]")
-        return f"json_array_elements(${len(self.parameters)}::json)"
+        """A column as a set of rows. The driver inspects each element of an array, but not those of a document."""
+        if kind in ("document", "json") and None not in values:
+            self.parameters.append(b"[" + b",".join(values) + b"]")
+            return f"json_array_elements(${len(self.parameters)}::json)"
+        if kind == "text" and values.count(None) < len(values):
+            self.parameters.append(_write_json(values))
+            return f"json_array_elements_text(${len(self.parameters)}::json)"
+        return f"unnest({self._array(kind, values)})"
 
-    def _add_heads(self) -> None:
-        same: list[RunTurn] = []
+    def _add_heads(self, same: list[RunTurn], more: Sequence[RunTurn]) -> None:
         changed: list[RunTurn] = []
         born: list[RunTurn] = []
-        for turn in self.turns:
+        for turn in more:
             (born if turn.new is not None else changed if turn.changes_head else same).append(turn)
         found: list[str] = []
         if same:
@@ -182,30 +198,31 @@ same AS (
 
     def _add_changed(self, turns: Sequence[RunTurn]) -> None:
         """Add runs that end, are released or get a note."""
-        heads = self._arrays(
-            (
+        runs = self._array("bigint", [t.run_id for t in turns])
+        heads = self._rows(
+            [
                 (
                     *(t.run_id, t.last, t.before, t.state, t.result, t.error, t.note, t.buffered),
                     *(t.version, t.release, t.awake, t.cleared),
                 )
                 for t in turns
-            ),
+            ],
             *("bigint", "bigint", "bigint", "text", "json", "json", "text", "json"),
             *("text", "boolean", "boolean", "boolean"),
         )
-        used = self._arrays(([number] for turn in turns for number in turn.used), "bigint")
+        used = self._array("bigint", [number for turn in turns for number in turn.used])
         self.parts.append(f"""
 changed AS (
     UPDATE tidemill.run AS r SET seq = w.seq, turn = $2, {_WHOLE_HEAD.format(used=used)}
-    FROM unnest({heads})
+    FROM {heads}
         AS w(run_id, seq, before, state, result, error, note, buffered, version, release, awake, cleared)
-    WHERE r.id = ANY ({heads.partition(",")[0]}) AND {_HELD}
+    WHERE r.id = ANY ({runs}) AND {_HELD}
     RETURNING r.id, r.key, r.parent, r.parent_work, r.state, r.result, r.error, r.note)""")
 
     def _add_born(self, turns: Sequence[RunTurn]) -> None:
         ends = ("state", "result", "error", "note", "buffered", "release")
-        rows = ((t.run_id, t.last, *_fields(t.new, _NEW), *_fields(t, ends)) for t in turns)
-        news = self._arrays(rows, "bigint", "bigint", *_NEW.values(), "text", "json", "json", "text", "json", "boolean")
+        rows = [(t.run_id, t.last, *_fields(t.new, _NEW), *_fields(t, ends)) for t in turns]
+        news = self._rows(rows, "bigint", "bigint", *_NEW.values(), "text", "json", "json", "text", "json", "boolean")
         self.parts.append(f"""
 born AS (
     INSERT INTO tidemill.run (id, seq, kind, workflow, version, input, origin, state, result, error, note, buffered,
@@ -213,7 +230,7 @@ born AS (
     SELECT id, seq, kind, workflow, version, input, origin, coalesce(state, 'running'), result, error, note, buffered,
            CASE WHEN release OR state IS NOT NULL THEN NULL ELSE $1::bigint END, $2::bigint,
            CASE WHEN state IS NOT NULL AND state <> 'needs_attention' THEN now() END
-    FROM unnest({news}) AS n(id, seq, kind, workflow, version, input, origin, state, result, error, note, buffered,
+    FROM {news} AS n(id, seq, kind, workflow, version, input, origin, state, result, error, note, buffered,
                                  release)
     ON CONFLICT (id) DO NOTHING RETURNING id)""")
 
@@ -223,7 +240,7 @@ born AS (
             self._add_columns(name, columns(rows, len(types)), types, text)
 
     def _add_columns(self, name: str, given: list[list[Any]], types: tuple[str, ...], text: str) -> None:
-        sets = f"ROWS FROM ({', '.join(map(self._set, types, given))})"
+        sets = self._from_columns(given, types)
         # IS NOT FALSE keeps the planner from a join whose size it would misestimate; if there are more documents
         # than rows, the NOT NULL of `run_id` rejects the extra ones.
         mine = "(run_id IN (SELECT id FROM mine)) IS NOT FALSE"
@@ -243,9 +260,8 @@ born AS (
         if ticks:
             self._add_columns("ticks", [runs, numbers, ticks], ("bigint", "bigint", "document"), _INSERT_TICKS)
 
-    def _add_journal(self) -> None:
-        turns = self.turns
-        self._add_ticks()
+    def _add_journal(self, turns: Sequence[RunTurn]) -> None:
+        """Add what runs show, and their snapshots."""
         self._add(
             "shown",
             [(t.run_id, tick, data) for t in turns for tick, data in t.shown],
@@ -448,7 +464,7 @@ async def commit_turn(
 ) -> set[int]:
     """Write one numbered turn of many runs; returns those that the owner still owned."""
     turns = seal_turns(database, turns)
-    if len(turns) == 1 and turns[0].is_one_tick:
+    if len(turns) == 1 and len(turns[0].ticks) == 1 and turns[0].is_only_ticks:
         (one,) = turns
         given = (owner, number, one.run_id, one.last, one.before, one.ticks[0])
         return {row[0] for row in await connection.fetch(database.sql(ONE_TICK), *given)}
