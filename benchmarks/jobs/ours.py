@@ -44,7 +44,7 @@ class TidemillProducer:
 
     async def many(self, count: int) -> object:
         if _tenants:
-            return await self._app.enqueue_many("shared_noop", [{"n": n, "tenant": n % _tenants} for n in range(count)])
+            return await self._app.enqueue_many("shared_noop", [{"tenant": n % _tenants} for n in range(count)])
         if _is_batch:
             noop = self._app.declarations.task("noop")
             return await self._app.batch(noop.call(n) for n in range(count))
@@ -77,7 +77,7 @@ def bench_app(dsn: str, on_start: Callable[[], None], *, pool_size: int = 8) -> 
         on_start()
 
     @app.task(queue=QUEUE, fair_key="tenant {tenant}")
-    async def shared_noop(n: int, tenant: int) -> None:
+    async def shared_noop(tenant: int) -> None:
         on_start()
 
     return app
