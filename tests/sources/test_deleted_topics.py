@@ -1,4 +1,4 @@
-"""A stream of a broker that is deleted under its consumer and made anew: all of the new one is read."""
+"""A stream of a broker that is deleted under its consumer and re-created: all of the new one is read."""
 
 from __future__ import annotations
 

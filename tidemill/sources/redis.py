@@ -108,7 +108,7 @@ class RedisConsumer:
         except ResponseError as error:
             if not str(error).startswith(GONE):
                 raise
-            log.warning("the stream or its group was deleted: making it anew", source=self._source.name)
+            log.warning("the stream or its group was deleted: re-creating it", source=self._source.name)
             await self._make_group(self._last)
             return []
 

@@ -121,7 +121,7 @@ class OrderedNatsConsumer:
         created, last = str(found.created), found.state.last_seq
         position = cursor.position
         if position is None or cursor.note != created:
-            # All of a stream that was deleted and made anew came after what has been read.
+            # All of a stream that was deleted and re-created came after what has been read.
             position = last if self._begin == "latest" and position is None else 0
             await self._positions.begin(0, position, created)
         elif position > last:
@@ -135,11 +135,11 @@ class OrderedNatsConsumer:
         return True
 
     async def _has_left_replaced_stream(self) -> bool:
-        """Begin again as a new reader does if the stream was deleted and made anew: its numbers start over."""
+        """Begin again as a new reader does if the stream was deleted and re-created: its numbers start over."""
         found, held = await self._connection.jetstream.stream_info(self._stream), self._lease.held
         if held is None or str(found.created) == self._created:
             return False
-        log.warning("the stream was deleted and made anew: reading all of it", source=self._source.name)
+        log.warning("the stream was deleted and re-created: reading all of it", source=self._source.name)
         await self._lease.release()
         await self._lost(held)
         return True

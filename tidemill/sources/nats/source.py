@@ -65,7 +65,7 @@ class NatsConsumer:
         self._durable = durable
         self._subscription: Any = None
         self._created: Any = None
-        """When the stream was made, if only what is new is read: another one of its name begins anew."""
+        """When the stream was made, if only what is new is read: another one of its name begins at its start."""
         self._checked_at = 0.0
         self._open: dict[int, Any] = {}
         self._acked: list[Any] = []
@@ -90,7 +90,7 @@ class NatsConsumer:
         jetstream, subject = self._connection.jetstream, self._source.subject
         stream = self._source.stream or await jetstream.find_stream_name_by_subject(subject)
         is_all = self._source.begin == "earliest"
-        if not is_all:  # All of a stream that was deleted and made anew came after what has been read.
+        if not is_all:  # All of a stream that was deleted and re-created came after what has been read.
             created = (await jetstream.stream_info(stream)).created
             is_all = self._created not in (None, created)
             self._created = created
@@ -105,7 +105,7 @@ class NatsConsumer:
         return found
 
     async def _check_consumer(self) -> None:
-        """Make the consumer anew if it was deleted, with its stream or by itself: a fetch only finds nothing then."""
+        """Re-create the consumer if it was deleted, with its stream or by itself: a fetch only finds nothing then."""
         from nats.js.errors import NotFoundError
 
         if time.monotonic() - self._checked_at < CHECK_EVERY:
@@ -114,7 +114,7 @@ class NatsConsumer:
             await self._subscription.consumer_info()
             self._checked_at = time.monotonic()
         except NotFoundError:
-            log.warning("the stream or its consumer was deleted: making it anew", source=self._source.name)
+            log.warning("the stream or its consumer was deleted: re-creating it", source=self._source.name)
             subscription, self._subscription = self._subscription, None
             await subscription.unsubscribe()
 
