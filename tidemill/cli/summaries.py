@@ -28,7 +28,7 @@ SUMMARIES = {
     "dag": "Check, draw, start and repeat dags; answer what their runs ask.",
     "monitor": "Follow entities, and act on alerts.",
     "pipeline": "Pipelines: what must exist, what is missing or out of date, and why.",
-    "workflow": "Workflow files: check them as the editor does.",
+    "workflow": "Workflow files: check them as the editor does; list, disable and enable workflows.",
     "stream": "Run streams, show and change them, replay dead letters.",
     "explain": "Explain anything: a job (7), a run (r7), a node (r7/NODE), a state of a pipeline, an alert (a7), a trigger.",
     "top": "Watch hosts, workers, queues and runs live; q or Ctrl-C leaves.",

@@ -60,6 +60,7 @@ from tidemill.store.migrate import migrate
 from tidemill.store.runs.claims import free_runs
 from tidemill.streams.definition.stream import Stream
 from tidemill.testing.fakes import FakeChannel
+from tidemill.testing.matching import fields_and_state, includes
 from tidemill.testing.names import find_fed, run_name, task_name, trigger_name
 from tidemill.testing.shifted_time import ShiftedTime
 
@@ -317,7 +318,7 @@ class TestKit:
         """Fail if there is a job of a task with these arguments."""
         chosen = self._app(app)
         name = task_name(chosen, task, arguments)
-        if found := [job for job in self._bridge.call(self._jobs(chosen, name)) if _includes(job.args, arguments)]:
+        if found := [job for job in self._bridge.call(self._jobs(chosen, name)) if includes(job.args, arguments)]:
             often = "once, with" if len(found) == 1 else f"{len(found)} times, the first with"
             raise AssertionError(f"{name} was enqueued {often} {found[0].args}")
 
@@ -329,7 +330,7 @@ class TestKit:
         name = run_name(chosen, what)
         wanted = fields if state is None else {**fields, "state": state}
         return self._find(
-            lambda: self._runs(chosen, name), _fields_and_state, f"no run of {name} was started", wanted, within
+            lambda: self._runs(chosen, name), fields_and_state, f"no run of {name} was started", wanted, within
         )
 
     def published(self, topic: str, /, *, app: App | None = None, within: Duration = 0, **fields: Any) -> list[Any]:
@@ -362,7 +363,7 @@ class TestKit:
         end = self._monotonic() + parse_duration(within, what="within")
         while True:
             there = self._bridge.call(read())
-            if found := [one for one in there if _includes(show(one), wanted)]:
+            if found := [one for one in there if includes(show(one), wanted)]:
                 return found
             if self._monotonic() >= end:
                 with_these = f" with {dict(wanted)}" if wanted else ""
@@ -485,19 +486,3 @@ async def _first(event: Any, role: asyncio.Task[None]) -> None:
 async def _stop(stop: asyncio.Event, role: asyncio.Task[None]) -> None:
     stop.set()
     await role
-
-
-def _includes(whole: Any, part: Mapping[str, Any]) -> bool:
-    """Whether a mapping has these values; others are left open."""
-    values = _mapping(whole)
-    return all(key in values and values[key] == value for key, value in part.items())
-
-
-def _fields_and_state(run: Run) -> Mapping[str, Any]:
-    """The fields of a run's start event, or the arguments of a dag's run, and its state."""
-    given = _mapping(run.input)
-    return {**(_mapping(given.get("value")) if run.shape == "flow" else given), "state": run.state}
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

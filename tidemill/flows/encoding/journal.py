@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.core.codec import decode, encode
+from tidemill.core.codec import decode, encode, storable
 from tidemill.core.errors import PayloadError
 from tidemill.core.limits.size_limits import check_payload, is_large_payload
 from tidemill.core.ticks import CancelAsked, Completed, Elapsed, Migrated, Noted, Received, Resumed, Started, Tick
@@ -110,6 +110,15 @@ def record_of_end(at: float, work: int, ended: Ended) -> TickRecord:
         detail=None if failure is None else exception_detail(failure.exception, failure.kind),
         retry_in=ended.retry_in,
     )
+
+
+def storable_end(ended: Ended) -> Ended:
+    """Return an outcome whose failure can be stored: text that PostgreSQL cannot store is replaced."""
+    failure = ended.error
+    if failure is None or storable(failure.message + failure.traceback) == failure.message + failure.traceback:
+        return ended
+    kept = StepFailure(failure.kind, storable(failure.message), storable(failure.traceback), failure.exception)
+    return msgspec.structs.replace(ended, error=kept)
 
 
 def encode_record(record: TickRecord, begun: Begun, *, at: float) -> bytes:

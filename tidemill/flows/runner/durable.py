@@ -37,6 +37,7 @@ from tidemill.flows.encoding.journal import (
     encode_tick,
     record_of,
     record_of_end,
+    storable_end,
 )
 from tidemill.flows.encoding.values import encode_packed, encode_packed_event, pack_state
 from tidemill.flows.errors import StepDiverged, WorkflowRuntimeError
@@ -492,13 +493,4 @@ class DurableFlowRun(DurableRun, FlowRun):
             worse.__context__ = error
             kind = f"{type(worse).__module__}.{type(worse).__qualname__}"
             ended = Ended(error=StepFailure(kind, f"the retry policy of step {spec.name} failed: {worse}", "", worse))
-        return _storable(ended)
-
-
-def _storable(ended: Ended) -> Ended:
-    """Return an outcome whose failure can be stored: text that PostgreSQL cannot store is replaced."""
-    failure = ended.error
-    if failure is None or storable(failure.message + failure.traceback) == failure.message + failure.traceback:
-        return ended
-    kept = StepFailure(failure.kind, storable(failure.message), storable(failure.traceback), failure.exception)
-    return msgspec.structs.replace(ended, error=kept)
+        return storable_end(ended)

@@ -36,7 +36,7 @@ _SHORT = 512
 # `batch_count` (`tidemill.tell_ends_apart`), so that no statement misses it.
 _HAS_OLDER_READER = """EXISTS (
         SELECT FROM tidemill.worker AS w WHERE NOT w.reads_ends
-        AND (w.ended_at IS NULL OR EXISTS (SELECT FROM tidemill.run AS r WHERE r.owner = w.id)))"""
+        AND (w.ended_at IS NULL OR (SELECT r.id FROM tidemill.run AS r WHERE r.owner = w.id LIMIT 1) IS NOT NULL))"""
 
 #: Workers with the same remainder count in the same row of a batch.
 _SLOTS = 64
@@ -62,7 +62,7 @@ def archive_sql(
     for statements that are transactions of their own. The statement must also select `NOTIFY_RUNS`. `ENDED_IN` selects
     the batches to end afterwards.
     """
-    told = {"result": result, "note": f"to_json({note})", "error": error, "successor": successor}
+    told = {"result": result, "note": f"to_json(({note})::text)", "error": error, "successor": successor}
     more = "".join(f""", ',"{name}":' || ({value})::text""" for name, value in told.items() if value != "NULL")
     apart = f"octet_length(told) > {_SHORT} OR {_HAS_OLDER_READER}" if together else "true"
     ends = ", ".join(f"count(*) FILTER (WHERE {state} = '{each}')" for each in FINAL_STATES)
