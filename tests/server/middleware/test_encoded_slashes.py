@@ -46,7 +46,7 @@ async def test_a_queue_and_a_topic_with_a_slash_in_their_names_are_found(
     await app.close()
     paused = await api.post("/queues/mail%2Feu/pause", json={})
     assert (paused.status_code, "mail/eu" in paused.text) == (200, True), paused.text
-    sent = await api.post("/topics/orders%2Feu/messages", json={"messages": [1]})
+    sent = await api.post("/topics/orders%2Feu/messages", json={"messages": ["1"]})
     assert sent.status_code < 300, sent.text
     (row,) = await database.fetch("SELECT topic FROM tidemill.event_log")
     assert row["topic"] == "orders/eu"
