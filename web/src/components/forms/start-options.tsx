@@ -25,10 +25,10 @@ const JOB: Record<string, Option> = {
   queue: { label: "Queue", placeholder: "the declared one" },
   ...STARTS,
   unique_key: { label: "Unique key", about: "While a job with this key is unfinished, no second one is enqueued.", placeholder: "none" },
-  fair_key: { label: "Fair key", about: "Jobs of different keys take turns in their queue.", placeholder: "the declared one" },
+  fair_key: { label: "Fair key", about: "Jobs of different keys take turns.", placeholder: "the declared one" },
   rate_key: { label: "Rate key", about: "Jobs with the same key start at the declared rate together.", placeholder: "the declared one" },
   concurrency_key: { label: "Concurrency key", about: "Only some jobs with the same key run at once.", placeholder: "the declared one" },
-  max_concurrency: { label: "Jobs at once", about: "How many with the same concurrency key.", placeholder: "1, or the declared limit", kind: "number", min: 1 },
+  max_concurrency: { label: "Jobs at once", about: "How many with that key.", placeholder: "1, or the declared limit", kind: "number", min: 1 },
 };
 
 const RUN: Record<string, Option> = {
@@ -63,7 +63,7 @@ export function StartOptions({ of, onChange }: { of: "job" | "run"; onChange: (t
   return (
     <details className="rare">
       <summary>More options</summary>
-      <div className="form">
+      <div className="form pairs">
         {Object.entries(of === "job" ? JOB : RUN).map(([name, each]) => (
           <label key={name}>
             <span>{each.label}</span>
