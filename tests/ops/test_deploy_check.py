@@ -81,7 +81,7 @@ async def test_a_schedule_that_a_person_has_made_stays_and_breaks_if_it_could_no
     assert found.breaks
     assert [(each.name, each.breaks) for each in found.schedules] == [("a", True), ("b", True), ("c", True)]
     by_task, by_flow, by_dag = (each.change for each in found.schedules)
-    assert "missing required field `table`" in by_task
+    assert "the argument 'table' is missing" in by_task
     assert by_flow == "could not be fired: the application has no workflow Digest"
     assert "node load: task load needs the argument 'table', which the node does not give" in by_dag
 

@@ -48,8 +48,13 @@ async def test_arguments_that_do_not_fit_retry_nothing(app: App, database: Datab
         jobs = [await app.enqueue("send", order=-1) for _ in range(2)]
         for job in jobs:
             await app.wait(job)
-    for wrong in ({"order": "seven"}, {"oder": 7}):
-        with pytest.raises(PayloadError, match="nothing was retried"):
+    reasons = {
+        "order": ("seven", "Expected `int`, got `str`.*nothing was retried"),
+        "oder": (7, "there is no argument 'oder'; did you mean 'order'.*nothing was retried"),
+    }
+    for name, (given, reason) in reasons.items():
+        wrong = {name: given}
+        with pytest.raises(PayloadError, match=reason):
             await app.do(retry_jobs, RetryJobs(ids=[job.id for job in jobs], args=wrong))
     assert await value(database, "SELECT count(*) FROM tidemill.job") == 0
 

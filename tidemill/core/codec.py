@@ -6,6 +6,7 @@ A value that cannot be encoded raises a `PayloadError` before anything is writte
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import inspect
 import math
@@ -239,7 +240,13 @@ class Signature:
 
     def check(self, data: bytes | str) -> None:
         """Raise a `PayloadError` unless these JSON arguments fit the annotations."""
-        self._decode(data)
+        try:
+            self._decode(data)
+        except PayloadError:
+            with contextlib.suppress(msgspec.DecodeError):
+                if isinstance(given := msgspec.json.decode(data), dict):
+                    self._check_names(given)
+            raise
 
     def load(self, data: bytes | str) -> dict[str, Any]:
         """Decode JSON bytes into keyword arguments."""

@@ -20,6 +20,7 @@ from tidemill.server import pages
 from tidemill.server.console import get_console
 from tidemill.server.mcp.endpoint import mcp_route
 from tidemill.server.middleware.authentication import RoleCheck
+from tidemill.server.middleware.encoded_slashes import EncodedSlashes
 from tidemill.server.middleware.idempotency import IdempotentRequests
 from tidemill.server.middleware.middleware import Middleware
 from tidemill.server.openapi import declare_statuses, describe_operations
@@ -48,7 +49,10 @@ def build(server_state: ServerState) -> Middleware:
         **_common(server_state),
     )
     return Middleware(
-        inner, server_state.authenticator, server_state.settings, IdempotentRequests(server_state.database)
+        EncodedSlashes(inner),
+        server_state.authenticator,
+        server_state.settings,
+        IdempotentRequests(server_state.database),
     )
 
 

@@ -7,7 +7,8 @@ Django's connection. The transaction belongs to the caller: this module never co
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import AsyncIterator, Generator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 from tidemill.core.errors import ConfigError
@@ -56,7 +57,7 @@ def nested_async(connection: Any) -> Any:
     """A block on a caller's async connection that is rolled back as a whole: a transaction, or a savepoint in one."""
     kind = _kind(connection)
     if kind == "sqlalchemy async":
-        return connection.begin_nested() if connection.in_transaction() else connection.begin()
+        return _nested_sqlalchemy_async(_session_of(connection))
     if kind not in _FETCH_ASYNC:
         raise ConfigError(f"a {kind} connection is not async: use `with app.atomic_sync(conn)`")
     return connection.transaction()
@@ -70,10 +71,42 @@ def nested_sync(connection: Any) -> Any:
 
         return atomic(using=connection.alias)
     if kind == "sqlalchemy":
-        return connection.begin_nested() if connection.in_transaction() else connection.begin()
+        return _nested_sqlalchemy(_session_of(connection))
     if kind not in _FETCH_SYNC:
         raise ConfigError(f"a {kind} connection is async: use `async with app.atomic(conn)`")
     return connection.transaction()
+
+
+@contextmanager
+def _nested_sqlalchemy(connection: Any) -> Iterator[None]:
+    from sqlalchemy.engine import Connection
+
+    with connection.begin_nested() if connection.in_transaction() else connection.begin():
+        _refuse_autocommit(connection if isinstance(connection, Connection) else connection.connection())
+        yield
+
+
+@asynccontextmanager
+async def _nested_sqlalchemy_async(connection: Any) -> AsyncIterator[None]:
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    async with connection.begin_nested() if connection.in_transaction() else connection.begin():
+        core = connection if isinstance(connection, AsyncConnection) else await connection.connection()
+        _refuse_autocommit(core.sync_connection)
+        yield
+
+
+def _session_of(connection: Any) -> Any:
+    """The session itself, of one that SQLAlchemy keeps for each thread or task."""
+    return connection.registry() if hasattr(connection, "registry") else connection
+
+
+def _refuse_autocommit(connection: Any) -> None:
+    if getattr(connection.connection.dbapi_connection, "autocommit", False):
+        raise ConfigError(
+            "this SQLAlchemy connection commits after every statement (isolation_level='AUTOCOMMIT'), so a block "
+            "of several cannot be all or nothing: use a connection with another isolation level"
+        )
 
 
 def _located(database: Database, statements: Statements[T]) -> Statements[T]:
@@ -90,21 +123,44 @@ def _next_statement(database: Database, talk: Statements[Any], rows: Any) -> tup
 
 
 def _kind(connection: Any) -> str:
-    for base in type(connection).__mro__:  # Programs subclass connections, and so do we.
-        module, name = base.__module__, base.__name__
-        if module.startswith("asyncpg"):
-            return "asyncpg"
-        if module.startswith("psycopg"):
-            return "psycopg async" if name.startswith("Async") else "psycopg"
-        if module.startswith("sqlalchemy"):
-            return "sqlalchemy async" if name.startswith(("Async", "async_")) else "sqlalchemy"
-        if module.startswith("django."):
-            return "django"
+    driver = next(filter(None, map(_driver, type(connection).__mro__)), "")  # Programs subclass connections; so do we.
+    # A pool or engine would commit by itself, on another connection than the caller's; a cursor begins no transaction.
+    if driver and hasattr(connection, _ONLY_CONNECTIONS_HAVE[driver]):
+        return driver
     kind = type(connection)
     raise ConfigError(
-        "conn= takes an asyncpg, psycopg, SQLAlchemy or Django connection, or an SQLAlchemy session, not a "
+        "conn= takes an asyncpg, psycopg 3, SQLAlchemy or Django connection, or an SQLAlchemy session, not a "
         f"{kind.__module__}.{kind.__name__}"
+        + (
+            "; of a pool, an engine, a factory of sessions or a cursor, pass the connection or session"
+            if driver
+            else ""
+        )
     )
+
+
+def _driver(kind: type) -> str:
+    is_async = kind.__name__.startswith(("Async", "async_"))
+    match kind.__module__.partition(".")[0]:
+        case "asyncpg":
+            return "asyncpg"
+        case "psycopg" | "psycopg2" | "psycopg_pool":
+            return "psycopg async" if is_async else "psycopg"
+        case "sqlalchemy":
+            return "sqlalchemy async" if is_async else "sqlalchemy"
+        case "django":
+            return "django"
+    return ""
+
+
+_ONLY_CONNECTIONS_HAVE = {
+    "asyncpg": "transaction",
+    "psycopg": "transaction",
+    "psycopg async": "transaction",
+    "sqlalchemy": "begin_nested",
+    "sqlalchemy async": "begin_nested",
+    "django": "alias",
+}
 
 
 def _named(sql: str, form: str) -> str:

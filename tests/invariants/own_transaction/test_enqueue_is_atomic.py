@@ -7,7 +7,13 @@ import contextlib
 from typing import Any
 
 import asyncpg
+import psycopg
 import pytest
+from django.db import connections
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from sqlalchemy.pool import NullPool
 
 from tests.support import eventually, value
 from tests.support.callers import CALLERS, Caller, asyncpg_plain
@@ -170,8 +176,69 @@ async def test_a_connection_of_the_wrong_kind_is_refused_with_a_hint(app: App, d
             app.enqueue_sync(task, conn=modern.connection)
         with pytest.raises(ConfigError, match="enqueue_sync"):
             await app.enqueue(task, conn=plain.connection)
-        with pytest.raises(ConfigError, match="takes an asyncpg, psycopg, SQLAlchemy or Django connection"):
+        with pytest.raises(ConfigError, match="takes an asyncpg, psycopg 3, SQLAlchemy or Django connection"):
             await app.enqueue(task, conn=object())
+
+
+async def test_what_hands_out_connections_is_refused_before_it_commits_by_itself(
+    app: App, database: Database, database_url: str, task: Any
+) -> None:
+    engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(database_url), poolclass=NullPool)
+    modern = create_async_engine("postgresql+asyncpg://", async_creator=lambda: asyncpg.connect(database_url))
+    async with asyncpg.create_pool(database_url, min_size=1, max_size=1) as pool:
+        for wrong in (pool, modern, async_sessionmaker(modern)):
+            with pytest.raises(ConfigError, match="pass the connection or session"):
+                await app.enqueue(task, conn=wrong)
+            with pytest.raises(ConfigError, match="pass the connection or session"):
+                await app.atomic(wrong).__aenter__()
+    with psycopg.connect(database_url) as connection:
+        for wrong in (engine, sessionmaker(engine), connection.cursor(), connections):
+            with pytest.raises(ConfigError, match="pass the connection or session"):
+                app.enqueue_sync(task, conn=wrong)
+            with pytest.raises(ConfigError, match="pass the connection or session"):
+                app.atomic_sync(wrong).__enter__()
+    assert await stored(database) == (0, 0)
+
+
+async def test_an_atomic_block_refuses_a_connection_that_commits_every_statement(
+    app: App, database: Database, database_url: str, task: Any
+) -> None:
+    plain = create_engine(
+        "postgresql+psycopg://",
+        creator=lambda: psycopg.connect(database_url),
+        poolclass=NullPool,
+        isolation_level="AUTOCOMMIT",
+    )
+    modern = create_async_engine(
+        "postgresql+asyncpg://",
+        async_creator=lambda: asyncpg.connect(database_url),
+        poolclass=NullPool,
+        isolation_level="AUTOCOMMIT",
+    )
+    with plain.connect() as connection, Session(plain) as session:
+        for each in (connection, session):
+            with pytest.raises(ConfigError, match="AUTOCOMMIT"), app.atomic_sync(each) as tx:
+                tx.enqueue(task.call(n=1))
+    async with modern.connect() as connection, AsyncSession(modern) as session:
+        for each in (connection, session):
+            with pytest.raises(ConfigError, match="AUTOCOMMIT"):
+                async with app.atomic(each) as tx:
+                    await tx.enqueue(task.call(n=1))
+    assert await stored(database) == (0, 0)
+
+
+async def test_an_atomic_block_takes_a_session_that_is_kept_for_each_thread(
+    app: App, database: Database, database_url: str, task: Any
+) -> None:
+    engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(database_url), poolclass=NullPool)
+    session = scoped_session(sessionmaker(engine))
+    with contextlib.suppress(RuntimeError), app.atomic_sync(session) as tx:
+        tx.enqueue(task.call(n=1))
+        raise RuntimeError
+    with app.atomic_sync(session) as tx:
+        tx.enqueue(task.call(n=2))
+    session.remove()
+    assert await stored(database) == (1, 0)
 
 
 async def test_an_atomic_block_that_fails_within_others_takes_only_its_own_along(

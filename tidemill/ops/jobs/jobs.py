@@ -210,7 +210,7 @@ async def retry_jobs(at: Reader, args: RetryJobs, declared: Declarations | None)
             check_tasks(tx, declared, [row["task"]])
             task = declared.tasks[row["task"]]
             try:
-                task.signature.load(arguments)
+                task.signature.check(arguments)
                 return task.changed_keys(row, before, arguments)
             except PayloadError as error:
                 raise PayloadError(f"job {row['id']}: {error}; nothing was retried") from error

@@ -22,8 +22,13 @@ _NAMES = {
 _PATTERNS = (
     (re.compile(r"Expected `(?:int|float)` (>=|<=|>|<) (\S+)"), "number"),
     (re.compile(r"Expected `(str|array|object)` of length (>=|<=) (\d+)"), "length"),
-    (re.compile(r"Expected `(\S+)`, got `(\S+)`"), "type"),
+    (re.compile(r"Expected `([^`]+)`, got `([^`]+)`"), "type"),
 )
+_FORMS = {
+    "Invalid RFC3339 encoded datetime": "must be a date and time with its time zone, such as 2026-03-02T08:00:00Z",
+    "Invalid RFC3339 encoded date": "must be a date, such as 2026-03-02",
+    "Invalid base64 encoded string": "must be base64",
+}
 _COMPARED = {">=": "or more", "<=": "or less"}
 
 
@@ -89,9 +94,10 @@ def _reworded(said: str) -> str:
         if what == "length":
             unit = {"str": "characters", "array": "items", "object": "fields"}[match[1]]
             return f"must have {'at least' if match[2] == '>=' else 'at most'} {match[3]} {unit}"
-        wanted = " or ".join(_NAMES.get(each, each) for each in match[1].split("|"))
+        kinds = [each.strip() for each in match[1].split("|")]
+        wanted = " or ".join(_NAMES.get(each, each) for each in kinds if each != "null" or len(kinds) == 1)
         return f"must be {wanted}, and not {_NAMES.get(match[2], match[2])}"
-    return said
+    return _FORMS.get(said, said)
 
 
 def _than(sign: str) -> str:

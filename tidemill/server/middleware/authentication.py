@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from tidemill.core.accounts import AccountRole, Caller, check_role
 from tidemill.core.errors import ForbiddenError
+from tidemill.server.middleware.encoded_slashes import restore_slashes
 from tidemill.server.problems import Refused
 
 #: For routes without authentication: the health check and the log-in.
@@ -34,6 +35,7 @@ class RoleCheck:
         self._app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        restore_slashes(scope)
         needed = scope["route_handler"].opt.get("role", "admin")
         if needed != OPEN:
             require_role(scope.get(CALLER), needed, read_only=scope["litestar_app"].state.read_only)
