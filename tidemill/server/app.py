@@ -20,6 +20,7 @@ from tidemill.server import pages
 from tidemill.server.console import get_console
 from tidemill.server.mcp.endpoint import mcp_route
 from tidemill.server.middleware.authentication import RoleCheck
+from tidemill.server.middleware.encoded_slashes import mark_slashes
 from tidemill.server.middleware.idempotency import IdempotentRequests
 from tidemill.server.middleware.middleware import Middleware
 from tidemill.server.openapi import declare_statuses, describe_operations
@@ -47,9 +48,8 @@ def build(server_state: ServerState) -> Middleware:
         openapi_config=None,
         **_common(server_state),
     )
-    return Middleware(
-        inner, server_state.authenticator, server_state.settings, IdempotentRequests(server_state.database)
-    )
+    repeats = IdempotentRequests(server_state.database)
+    return Middleware(mark_slashes(inner), server_state.authenticator, server_state.settings, repeats)
 
 
 @get("/schema/openapi.json", opt={"role": "viewer"}, include_in_schema=False)

@@ -146,7 +146,7 @@ def test_a_workflow_is_disabled_and_enabled_and_a_paused_schedule_stays_paused(w
         switch = watched.open("/editor/watch.json", "watch.json").locator(".runs header")
         switch.get_by_role("button", name="Enable").click()
         expect(switch.get_by_role("button", name="Disable")).to_be_visible()
-        expect(switch).to_contain_text("every 3h")
+        expect(switch).to_contain_text("every 3 hours")
         assert switches(watched) == {"workflow/watch": "active", "workflow/watch#2": "paused"}
     (bench.workflows / "watch.json").unlink()
 
@@ -166,7 +166,7 @@ def test_a_workflow_file_that_is_a_pipeline_is_disabled_and_enabled(watched: Wat
 def switches(watched: Watched) -> dict[str, str]:
     """The schedules of the list, and the state of each."""
     page = watched.open("/schedules", "Schedules")
-    rows = page.get_by_role("table", name="Schedules").locator("tbody tr")
+    rows = page.get_by_role("region", name="Schedules").locator("tbody tr")
     expect(rows).to_have_count(2)
     cells = [row.locator("td").all_inner_texts() for row in rows.all()]
     return {each[0].strip(): each[1].strip() for each in cells}

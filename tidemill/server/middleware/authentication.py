@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from tidemill.core.accounts import AccountRole, Caller, check_role
 from tidemill.core.errors import ForbiddenError
+from tidemill.server.middleware.encoded_slashes import restore_slashes
 from tidemill.server.problems import Refused
 
 #: For routes without authentication: the health check and the log-in.
@@ -37,6 +38,7 @@ class RoleCheck:
         needed = scope["route_handler"].opt.get("role", "admin")
         if needed != OPEN:
             require_role(scope.get(CALLER), needed, read_only=scope["litestar_app"].state.read_only)
+        restore_slashes(scope)
         await self._app(scope, receive, send)
 
 
