@@ -96,8 +96,12 @@ async def schedules(at: Local) -> dict[str, str]:
 
 async def fire_all(database: Database) -> list[str]:
     """Make every schedule due; returns those that fire."""
-    await database.fetch("UPDATE tidemill.schedule SET next_fire = now() - interval '1 second', decided = decided - 86400")
-    return sorted(each.schedule for each in await fire_due(database, _plan, Scheduler(database, None)._place) if each.jobs)
+    await database.fetch(
+        "UPDATE tidemill.schedule SET next_fire = now() - interval '1 second', decided = decided - 86400"
+    )
+    return sorted(
+        each.schedule for each in await fire_due(database, _plan, Scheduler(database, None)._place) if each.jobs
+    )
 
 
 async def test_a_disabled_workflow_refuses_events_and_its_schedules_do_not_fire(
