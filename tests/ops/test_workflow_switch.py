@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,15 @@ import pytest
 from tidemill import App
 from tidemill.core.accounts import Caller
 from tidemill.core.errors import ConflictError, NotFoundError
+from tidemill.engine.roles.scheduler import Scheduler, _plan
 from tidemill.ops.explain import ExplainObject, explain
-from tidemill.ops.jobs.schedules import list_schedules
+from tidemill.ops.jobs.schedules import (
+    ScheduleRef,
+    explain_schedule,
+    list_schedules,
+    pause_schedule,
+    resume_schedule,
+)
 from tidemill.ops.operator.local import Local
 from tidemill.ops.operator.operation import Nothing
 from tidemill.ops.pipelines.pipelines import PipelineRef, get_pipeline
@@ -25,7 +33,7 @@ from tidemill.ops.pipelines.triggers import (
 )
 from tidemill.pipelines.workflows.schedules import FILES, workflow_schedules
 from tidemill.store.database import Database
-from tidemill.store.jobs.schedules.schedules import declare_schedules
+from tidemill.store.jobs.schedules.schedules import declare_schedules, fire_due, list_schedules as read_schedules
 
 
 def nightly(*intervals: int) -> str:
@@ -78,8 +86,22 @@ async def declare(at: Local, database: Database) -> None:
     await declare_schedules(database, schedules, by=(FILES,))
 
 
-async def paused(at: Local) -> dict[str, bool]:
-    return {each.name: each.paused for each in (await at.do(list_schedules, Nothing())).items}
+async def schedules(at: Local) -> dict[str, str]:
+    """Each schedule: paused, disabled, both, or neither."""
+    return {
+        each.name: ", ".join(["paused"] * each.paused + ["disabled"] * (each.disabled_by is not None)) or "fires"
+        for each in (await at.do(list_schedules, Nothing())).items
+    }
+
+
+async def fire_all(database: Database) -> list[str]:
+    """Make every schedule due; returns those that fire."""
+    await database.fetch(
+        "UPDATE tidemill.schedule SET next_fire = now() - interval '1 second', decided = decided - 86400"
+    )
+    return sorted(
+        each.schedule for each in await fire_due(database, _plan, Scheduler(database, None)._place) if each.jobs
+    )
 
 
 async def test_a_disabled_workflow_refuses_events_and_its_schedules_do_not_fire(
@@ -90,17 +112,18 @@ async def test_a_disabled_workflow_refuses_events_and_its_schedules_do_not_fire(
     with pytest.raises(ConflictError, match="workflow nightly is disabled: the event was not stored"):
         await at.do(run_trigger, RunTrigger(name="nightly", payload={}))
     assert [each.disabled_by for each in (await at.do(list_triggers, Nothing())).items] == ["ann"]
-    assert await paused(at) == {"workflow/nightly": True}
+    assert await schedules(at) == {"workflow/nightly": "disabled"}
+    assert await fire_all(database) == []
     found = await at.do(explain, ExplainObject(id="workflow/nightly"))
     assert (found.kind, found.state) == ("workflow", "disabled")
     assert "ann has disabled it: nothing starts it, and events are refused." in found.why
 
     (folder / "nightly.json").write_text(nightly(3, 4))
     await declare(at, database)
-    assert await paused(at) == {"workflow/nightly": True, "workflow/nightly#2": True}
+    assert await schedules(at) == {"workflow/nightly": "disabled", "workflow/nightly#2": "disabled"}
 
     await at.do(enable_workflow, WorkflowName(name="nightly"))
-    assert await paused(at) == {"workflow/nightly": False, "workflow/nightly#2": False}
+    assert await schedules(at) == {"workflow/nightly": "fires", "workflow/nightly#2": "fires"}
     assert (await at.do(run_trigger, RunTrigger(name="nightly", payload={}))).id
     assert (await at.do(explain, ExplainObject(id="workflow/nightly"))).state == "enabled"
     rows = await database.fetch("SELECT who, action, target FROM tidemill.audit WHERE action LIKE 'workflow.%able'")
@@ -108,6 +131,37 @@ async def test_a_disabled_workflow_refuses_events_and_its_schedules_do_not_fire(
         ("ann", "workflow.disable", "nightly"),
         ("ann", "workflow.enable", "nightly"),
     ]
+
+
+async def test_a_schedule_that_was_paused_on_its_own_stays_paused_when_its_workflow_is_enabled(
+    at: Local, folder: Path, database: Database
+) -> None:
+    (folder / "nightly.json").write_text(nightly(3, 4))
+    await declare(at, database)
+    second = ScheduleRef(name="workflow/nightly#2")
+    await at.do(pause_schedule, second)
+    await at.do(disable_workflow, WorkflowName(name="nightly"))
+    assert await schedules(at) == {"workflow/nightly": "disabled", "workflow/nightly#2": "paused, disabled"}
+    why = (await at.do(explain_schedule, second)).why
+    assert "ann has disabled its workflow, so it does not fire: `tidemill workflow enable nightly`." in why
+    assert "It is paused, so it does not fire: `tidemill schedules resume workflow/nightly#2`." in why
+    await at.do(enable_workflow, WorkflowName(name="nightly"))
+    assert await schedules(at) == {"workflow/nightly": "fires", "workflow/nightly#2": "paused"}
+    assert await fire_all(database) == ["workflow/nightly"]
+
+
+async def test_a_schedule_that_is_resumed_while_its_workflow_is_disabled_fires_when_it_is_enabled(
+    at: Local, database: Database
+) -> None:
+    await declare(at, database)
+    await at.do(disable_workflow, WorkflowName(name="nightly"))
+    await at.do(pause_schedule, ScheduleRef(name="workflow/nightly"))
+    await at.do(resume_schedule, ScheduleRef(name="workflow/nightly"))
+    assert await fire_all(database) == []
+    await at.do(enable_workflow, WorkflowName(name="nightly"))
+    (row,) = await read_schedules(database)
+    assert row["next_fire"].timestamp() > time.time(), "what was missed while it was disabled is skipped"
+    assert await fire_all(database) == ["workflow/nightly"]
 
 
 async def test_a_disabled_workflow_file_that_is_a_pipeline_is_paused(at: Local, folder: Path) -> None:

@@ -8,6 +8,7 @@ import asyncpg
 import msgspec
 
 from tidemill.store.database import Database
+from tidemill.store.jobs.schedules.schedules import DOES_FIRE
 
 #: What has happened between two moments: jobs and runs that failed for good, and processes that were lost.
 READ_MOMENTS = """
@@ -30,7 +31,7 @@ WHERE status = 'lost' AND ended_at >= to_timestamp($1) AND ended_at < to_timesta
 """
 
 #: What is not as it should be now: since when, and how many. Of large tables no more than 10 000 rows are counted.
-READ_CONDITIONS = """
+READ_CONDITIONS = f"""
 SELECT 'late_jobs' AS kind, 'queue ' || queue AS entity, min(due_at) AS since, count(*) AS count,
        'jobs are due and not started, one is job ' || min(id) AS detail
 FROM (SELECT queue, due_at, id FROM tidemill.job
@@ -51,7 +52,7 @@ SELECT 'silent_workers', 'host ' || host, min(lease_until), count(*), 'processes
 FROM tidemill.worker WHERE ended_at IS NULL AND lease_until < now() - make_interval(secs => $3) GROUP BY host
 UNION ALL
 SELECT 'missed_schedules', 'schedule ' || name, next_fire, 1, 'it did not fire'
-FROM tidemill.schedule WHERE NOT paused AND next_fire < now() - make_interval(secs => $4)
+FROM tidemill.schedule WHERE {DOES_FIRE} AND next_fire < now() - make_interval(secs => $4)
 """
 
 

@@ -121,10 +121,66 @@ def test_a_dag_is_started_as_it_is_drawn(watched: Watched, bench: Bench) -> None
     expect(page.locator("main")).to_contain_text("monday")
 
 
-@contextlib.contextmanager
-def worker(bench: Bench) -> Iterator[None]:
+def test_a_workflow_is_disabled_and_enabled_and_a_paused_schedule_stays_paused(watched: Watched, bench: Bench) -> None:
+    times = [
+        {"id": f"at{hours}", "typeId": "scheduled", "name": f"at{hours}", "data": {"interval": hours, "unit": "hours"}}
+        for hours in (3, 4)
+    ]
+    flow = {
+        "mode": "trigger",
+        "nodes": [*times, {"id": "say", "typeId": "transform", "name": "say", "data": {"expression": "1"}}],
+        "connections": [{"sourceNodeId": each["id"], "targetNodeId": "say"} for each in times],
+    }
+    (bench.workflows / "watch.json").write_text(json.dumps(flow, indent=1))
+    with process(bench, "maintenance", "app.py"):
+        page = watched.open("/schedules", "Schedules")
+        page.get_by_role("button", name="Pause workflow/watch#2").click(timeout=PATIENCE * 1000)
+        expect(page.get_by_role("button", name="Resume workflow/watch#2")).to_be_visible()
+        switch = watched.open("/editor/watch.json", "watch.json").locator(".runs header")
+        switch.get_by_role("button", name="Disable").click()
+        expect(switch).to_contain_text("disabled by")
+        expect(page.get_by_text("The workflow is disabled: nothing starts it.")).to_be_visible()
+        watched.keep("editor-disabled")
+        assert switches(watched) == {"workflow/watch": "disabled", "workflow/watch#2": "paused"}
+        watched.keep("schedules-disabled")
+        switch = watched.open("/editor/watch.json", "watch.json").locator(".runs header")
+        switch.get_by_role("button", name="Enable").click()
+        expect(switch.get_by_role("button", name="Disable")).to_be_visible()
+        expect(switch).to_contain_text("every 3 hours")
+        assert switches(watched) == {"workflow/watch": "active", "workflow/watch#2": "paused"}
+    (bench.workflows / "watch.json").unlink()
+
+
+def test_a_workflow_file_that_is_a_pipeline_is_disabled_and_enabled(watched: Watched) -> None:
+    page = watched.open("/editor/blog.json", "blog.json")
+    switch = page.locator(".runs header")
+    switch.get_by_role("button", name="Disable").click()
+    expect(switch).to_contain_text("disabled by")
+    watched.open("/pipelines", "Pipelines")
+    expect(page.get_by_role("row", name=re.compile("blog"))).to_contain_text("paused")
+    watched.open("/editor/blog.json", "blog.json")
+    switch.get_by_role("button", name="Enable").click()
+    expect(switch.get_by_role("button", name="Disable")).to_be_visible()
+
+
+def switches(watched: Watched) -> dict[str, str]:
+    """The schedules of the list, and the state of each."""
+    page = watched.open("/schedules", "Schedules")
+    rows = page.get_by_role("region", name="Schedules").locator("tbody tr")
+    expect(rows).to_have_count(2)
+    cells = [row.locator("td").all_inner_texts() for row in rows.all()]
+    return {each[0].strip(): each[1].strip() for each in cells}
+
+
+def worker(bench: Bench) -> contextlib.AbstractContextManager[None]:
     """Run jobs of the application for the duration of the block."""
-    options = ["worker", "app.py", "--only", "jobs", "--database-url", bench.database_url]
+    return process(bench, "worker", "app.py", "--only", "jobs")
+
+
+@contextlib.contextmanager
+def process(bench: Bench, *command: str) -> Iterator[None]:
+    """Run a role of the application for the duration of the block."""
+    options = [*command, "--database-url", bench.database_url]
     process = subprocess.Popen([sys.executable, "-m", "tidemill.cli.main", *options], cwd=bench.folder)
     try:
         yield

@@ -74,15 +74,43 @@ def test_a_schema_that_is_none_is_an_error() -> None:
         StageCaller(stage)
 
 
+async def test_changed_inputs_do_not_let_the_others_through_without_approval(
+    tmp_path: Path, database: Database
+) -> None:
+    def made(version: str) -> Pipeline:
+        return versioned(tmp_path, version, approve_above=2)
+
+    put(tmp_path, {f"in/{n}.txt": str(n) for n in range(3)})
+    await update(database, made("1"))
+    assert len(held(await update(database, made("2")))) == 3
+    put(tmp_path, {"in/0.txt": "new"})
+    for _ in range(2):  # The second plan finds two states, which is not above the limit.
+        plan = await update(database, made("2"))
+        assert sorted(held(plan)) == ["only/1", "only/2"]
+    assert tree(tmp_path)["out/0.txt"] == "new2"
+    told = "2 states are left of a rebuild of more than 2: it waits for approval"
+    assert str(plan.holds[0].reason).endswith(told)
+    await update(database, made("1"))  # One state, built by other code, is below the limit.
+    assert tree(tmp_path)["out/0.txt"] == "new1"
+    assert len(held(await update(database, made("2")))) == 3
+    await set_approved(database, "p", "only", made("2").stages["only"].code.total, by="me", seconds=60)
+    assert held(await update(database, made("2"))) == {}
+    assert {tree(tmp_path)[f"out/{n}.txt"] for n in range(3)} == {"new2", "12", "22"}
+
+
+def versioned(root: Path, version: str, approve_above: int) -> Pipeline:
+    pipeline = Pipeline("p", root=root, approve_above=approve_above)
+
+    @pipeline.stage(input="in/{id}.txt", output="out/{id}.txt", version=version)
+    def only(entity, text):
+        return text + version
+
+    return pipeline
+
+
 async def test_a_pending_approval_never_holds_back_or_hides_a_changed_input(tmp_path: Path, database: Database) -> None:
     def made(version: str) -> Pipeline:
-        pipeline = Pipeline("p", root=tmp_path, approve_above=3)
-
-        @pipeline.stage(input="in/{id}.txt", output="out/{id}.txt", version=version)
-        def only(entity, text):
-            return text + version
-
-        return pipeline
+        return versioned(tmp_path, version, approve_above=3)
 
     put(tmp_path, {f"in/{n}.txt": str(n) for n in range(5)})
     await update(database, made("1"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -246,6 +247,21 @@ async def test_bad_input_gets_a_clear_problem_and_changes_nothing(api: httpx.Asy
         assert said in f"{told['detail']} {told.get('errors', '')}", (method, path, told)
     assert (await database.fetch("SELECT count(*) AS n FROM tidemill.job"))[0]["n"] == 0
     assert (await database.fetch("SELECT count(*) AS n FROM tidemill.token"))[0]["n"] == 0
+
+
+async def test_names_with_slashes_are_whole_in_every_part_of_a_path(api: httpx.AsyncClient) -> None:
+    name = "workflow/night watch#2"
+    at = f"/schedules/{quote(name, safe='')}"
+    made = await api.put(at, json={"start": "count", "every": "3h"})
+    assert made.json()["name"] == name
+    assert (await post(api, f"{at}/pause")) == {"name": name, "paused": True}
+    assert (await get(api, f"{at}/explain"))["schedule"]["name"] == name
+    assert (await api.delete(at)).status_code == 204
+    missing = await api.get("/schedules/a%2fb%2Fc/explain")
+    assert "no schedule 'a/b/c'" in missing.json()["detail"]
+    assert (await api.get("/explain/workflow%2Fnothing")).json()["detail"].count("workflow/nothing")
+    for other in ("/schedules/a/b/explain", "/no%2Fsuch/thing"):
+        assert (await api.get(other)).json()["detail"].startswith("there is nothing at this address")
 
 
 async def test_broken_bodies_are_told_so(web: WebServer) -> None:

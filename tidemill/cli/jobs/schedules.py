@@ -127,12 +127,13 @@ def schedules_table(rows: Sequence[ScheduleLine], now: datetime) -> Table:
     columns = ("schedule", "when", "task", "queue", "next", "last", "fired", "missed")
     made = table(*columns, numbers=("fired", "missed"), wide="when")
     for row in rows:
+        stopped = "paused" if row.paused else "disabled" if row.disabled_by else None
         made.add_row(
             row.name,
             row.when,
             row.task,
             row.queue,
-            Text("paused", style="yellow") if row.paused else ago(row.next_fire, now),
+            Text(stopped, style="yellow") if stopped else ago(row.next_fire, now),
             ago(row.last_fire, now),
             f"{row.fired:,}",
             Text(f"{row.missed:,}", style="yellow" if row.missed else ""),

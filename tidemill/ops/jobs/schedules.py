@@ -65,6 +65,7 @@ class ScheduleLine(msgspec.Struct, frozen=True):
     overlapped_at: datetime | None
     waiting: Annotated[int, doc("Fires that wait for the one before.")]
     made_by: Annotated[str | None, doc("Who made it at run time; null if the application's code declares it.")]
+    disabled_by: Annotated[str | None, doc("Who has disabled the workflow file that declares it: it does not fire.")]
 
 
 class PutSchedule(ScheduleRef, frozen=True, kw_only=True):
@@ -170,9 +171,14 @@ def explain(line: ScheduleLine, fires: Sequence[ScheduleFire] = ()) -> list[str]
     what = f"enqueues task {line.task} on queue {line.queue}" if line.kind == "job" else f"starts a run of {line.task}"
     said = [f"It {what} {line.when}."]
     said.append(f"{line.made_by} has made it at run time." if line.made_by else "The application's code declares it.")
+    if line.disabled_by is not None:
+        name = line.task.removeprefix("workflow/")
+        said.append(
+            f"{line.disabled_by} has disabled its workflow, so it does not fire: `tidemill workflow enable {name}`."
+        )
     if line.paused:
         said.append(f"It is paused, so it does not fire: `tidemill schedules resume {line.name}`.")
-    else:
+    elif line.disabled_by is None:
         said.append(f"It fires next at {line.next_fire.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC.")
     if line.last_fire is None:
         said.append("It has not fired yet.")
@@ -230,6 +236,6 @@ async def resume_schedule(tx: Transaction, args: ScheduleRef) -> PauseState:
 
 def _line(row: Any) -> ScheduleLine:
     spec = decode(row["spec"], Spec)
-    fires = [] if row["paused"] else preview(spec, row["next_fire"].timestamp(), FORESEEN)
+    fires = [] if row["paused"] or row["disabled_by"] else preview(spec, row["next_fire"].timestamp(), FORESEEN)
     fields = {name: value for name, value in row.items() if name != "spec"}
     return ScheduleLine(**fields, when=describe(spec), then=[datetime.fromtimestamp(fire, UTC) for fire in fires])

@@ -116,7 +116,10 @@ async def disable_workflow(at: Reader, args: WorkflowName, declared: Declaration
 
 @operation("POST /workflows/{name}/enable", role="operator")
 async def enable_workflow(at: Reader, args: WorkflowName, declared: Declarations) -> WorkflowSwitch:
-    """Let a disabled workflow start again: events are accepted, and all its schedules fire, from now on."""
+    """Let a disabled workflow start again: events are accepted, and its schedules fire from now on.
+
+    A schedule that is paused stays paused.
+    """
     return await _switch(at, args.name, declared, disabled=False)
 
 

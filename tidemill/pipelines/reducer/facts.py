@@ -43,6 +43,7 @@ class PipelineControl(msgspec.Struct, frozen=True):
 
     paused_by: str | None = None
     approved_code: str | None = None
+    """The code for which approval was asked or, with a time in `approved_until`, given."""
     approved_until: float = 0.0
 
 

@@ -127,6 +127,7 @@ class _StagePlanner:
         self.failures = world.failures[stage.name]
         control = world.controls.get("", PipelineControl()), world.controls.get(stage.name, PipelineControl())
         self.paused_by = control[0].paused_by or control[1].paused_by
+        self.asked = control[1].approved_code == self.rules.code and not control[1].approved_until
         self.approved = control[1].approved_code == self.rules.code and control[1].approved_until > now
         self.again: dict[bool, list[BuildStep]] = {False: [], True: []}  # rebuilds, by whether an input changed
 
@@ -145,11 +146,13 @@ class _StagePlanner:
             fresh += self._check_state(entity, inputs)
         above = self.stage.options.approve_above
         for again in self.again.values():  # New inputs do not wait for the approval of new code.
-            if above is not None and len(again) > above and not self.approved:
-                for step in again:
+            for step in again:
+                # Code that has asked for approval goes on asking when new inputs have left fewer states to it.
+                is_asking = self.asked and isinstance(step.reason, reasons.CodeChanged)
+                if above is not None and not self.approved and (len(again) > above or is_asking):
                     self._hold(step, reasons.NeedsApproval(len(again), above, step.reason))  # pyright: ignore[reportArgumentType]
-            else:
-                self.plan.builds += again
+                else:
+                    self.plan.builds.append(step)
         self.plan.fresh[self.stage.name] = fresh
         if only is None and len(self.stage.inputs) > 1:
             for entity, found, missing in incomplete_entities(self.stage, paths):

@@ -155,7 +155,11 @@ class NeedsApproval(msgspec.Struct, frozen=True, tag="needs_approval"):
     because: Build
 
     def __str__(self) -> str:
-        return f"{self.because}; {self.states} states would be rebuilt, more than {self.above}: it waits for approval"
+        if self.states > self.above:
+            many = f"{self.states} states would be rebuilt, more than {self.above}"
+        else:
+            many = f"{self.states} states are left of a rebuild of more than {self.above}"
+        return f"{self.because}; {many}: it waits for approval"
 
 
 Hold = Blocked | NoPartner | BackingOff | NeedsAttention | Paused | NeedsApproval

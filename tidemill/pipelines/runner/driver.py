@@ -20,8 +20,9 @@ from tidemill.core.errors import PayloadError
 from tidemill.engine.containment.crash_record import crash_record
 from tidemill.engine.event_wait import wait_for_event
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage
-from tidemill.pipelines.reducer.facts import PipelineFacts
+from tidemill.pipelines.reducer.facts import PipelineControl, PipelineFacts
 from tidemill.pipelines.reducer.plan import Adoption, BuildPlan, BuildStep
+from tidemill.pipelines.reducer.reasons import CodeChanged, NeedsApproval
 from tidemill.pipelines.reducer.staleness import StateRecord, input_key, input_pairs
 from tidemill.pipelines.runner.build_containment import BuildContainment
 from tidemill.pipelines.runner.build_session import BuildSession
@@ -43,6 +44,7 @@ from tidemill.store.states.leases import (
     release_leases,
     take_leases,
 )
+from tidemill.store.states.requests import ask_approval
 
 #: Seconds after which the leases of other builders are read again: no notification tells of a builder that dies.
 LOOK_AGAIN = 2.0
@@ -179,6 +181,7 @@ class Driver:
             plan = await check_outputs(self.pipeline_view, self.pipeline_view.plan())
         await self._adopt(plan.adoptions)
         await self._forget_failures(plan.past_failures)
+        await self._ask_approval(plan.holds)
         by_stage: dict[str, list[BuildStep]] = {}
         for step in plan.builds:
             by_stage.setdefault(step.stage.name, []).append(step)
@@ -213,6 +216,19 @@ class Driver:
             self.world.failures[stage.name].pop(entity, None)
         for name, entities in by_stage.items():
             await rows.forget_failures(self._database, self.pipeline.name, name, entities)
+
+    async def _ask_approval(self, holds: Sequence[BuildStep]) -> None:
+        """Record which code waits for approval, for builds of new inputs leave fewer states to it than its limit."""
+        asking = {
+            step.stage
+            for step in holds
+            if isinstance(step.reason, NeedsApproval) and isinstance(step.reason.because, CodeChanged)
+        }
+        for stage in asking:
+            control = self.world.controls.get(stage.name, PipelineControl())
+            if control.approved_code != stage.code.total:
+                await ask_approval(self._database, self.pipeline.name, stage.name, stage.code.total)
+                self.world.controls[stage.name] = PipelineControl(control.paused_by, stage.code.total)
 
     async def _adopt(self, adoptions: Sequence[Adoption]) -> None:
         """Record outputs as built as they were found."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tidemill.store.database import Database
+from tidemill.store.jobs.schedules.schedules import DOES_FIRE
 
 #: Seconds for which something may be out of order before it is a finding: maintenance mends most of it in less.
 SETTLED = 60.0
@@ -83,7 +84,7 @@ CHECKS = (
         "late-schedules",
         "schedules that are due and were not fired",
         _MAINTENANCE,
-        """SELECT name FROM tidemill.schedule WHERE NOT paused AND next_fire < now() - make_interval(secs => $1)""",
+        f"""SELECT name FROM tidemill.schedule WHERE {DOES_FIRE} AND next_fire < now() - make_interval(secs => $1)""",
     ),
     Check(
         "sequences",

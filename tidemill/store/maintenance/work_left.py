@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tidemill.store.database import Database
+from tidemill.store.jobs.schedules.schedules import DOES_FIRE
 
 #: Counts work of these queues, or of all: jobs that are due or running, runs that wait for an owner, messages to runs.
-COUNT_WORK = """
+COUNT_WORK = f"""
 SELECT (SELECT count(*) FROM tidemill.job WHERE (state = 'running' OR state = 'ready' AND due_at <= now())
         AND ($1::text[] IS NULL OR queue = ANY ($1))) AS jobs,
        (SELECT count(*) FROM tidemill.run
         WHERE state = 'running' AND owner IS NULL AND (awake OR start_at <= now())) AS runs,
        (SELECT count(*) FROM tidemill.inbox WHERE due_at <= now() AND NOT suspended) AS messages,
-       (SELECT count(*) FROM tidemill.schedule WHERE least(next_fire, check_at) <= now() AND NOT paused) AS schedules
+       (SELECT count(*) FROM tidemill.schedule WHERE least(next_fire, check_at) <= now() AND {DOES_FIRE}) AS schedules
 """
 
 #: How much the living processes of a host work on.

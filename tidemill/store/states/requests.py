@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tidemill.store.database import Database
 from tidemill.store.states.states import FORGET_FAILURES, StatesChanged, notify_states
 from tidemill.store.transaction import Transaction
 
@@ -41,6 +42,18 @@ VALUES ($1, $2, $3, $4, now() + make_interval(secs => $5))
 ON CONFLICT (pipeline, stage) DO UPDATE SET approved_by = excluded.approved_by,
     approved_code = excluded.approved_code, approved_until = excluded.approved_until
 """
+#: Asks for approval of a stage's code, unless other code is approved now.
+ASK_APPROVAL = """
+INSERT INTO tidemill.state_control AS c (pipeline, stage, approved_code) VALUES ($1, $2, $3)
+ON CONFLICT (pipeline, stage) DO UPDATE SET approved_by = NULL, approved_code = excluded.approved_code,
+    approved_until = NULL
+WHERE c.approved_code IS DISTINCT FROM excluded.approved_code AND (c.approved_until > now()) IS NOT TRUE
+"""
+
+
+async def ask_approval(database: Database, pipeline: str, stage: str, code: str) -> None:
+    """Record that so many states would be built again by this code that it waits for approval."""
+    await database.fetch(ASK_APPROVAL, pipeline, stage, code)
 
 
 async def mark_invalid(tx: Transaction, pipeline: str, stage: str, entities: Sequence[str], by: str) -> list[str]:

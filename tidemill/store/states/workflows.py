@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidemill.store.database import Database
-from tidemill.store.jobs.schedules import schedules
+from tidemill.store.jobs.schedules.schedules import skip_missed_fires
 from tidemill.store.states.requests import SET_PAUSED
 from tidemill.store.transaction import Transaction
 
@@ -14,8 +14,6 @@ FIND_DISABLED = """
 SELECT pipeline AS task, paused_by FROM tidemill.state_control
 WHERE pipeline = ANY ($1::text[]) AND stage = '' AND paused_by IS NOT NULL
 """
-#: The schedules of a task that are paused, or that are not.
-FIND_SCHEDULES = "SELECT name FROM tidemill.schedule WHERE task = $1 AND paused = $2 ORDER BY name"
 
 
 def task_name(workflow: str) -> str:
@@ -30,7 +28,7 @@ async def find_disabled(at: Database | Transaction, workflows: Iterable[str]) ->
 
 
 async def set_disabled(tx: Transaction, workflow: str, *, disabled: bool) -> None:
-    """Disable a workflow with its schedules, or enable it; its schedules fire again from now on."""
+    """Disable a workflow with its schedules, or enable it; those that are not paused fire again from now on."""
     before = (await find_disabled(tx, [workflow])).get(workflow)
     by = tx.by if disabled else None
     await tx.execute(SET_PAUSED, task_name(workflow), "", by)
@@ -40,5 +38,5 @@ async def set_disabled(tx: Transaction, workflow: str, *, disabled: bool) -> Non
         before={"disabled_by": before},
         after={"disabled_by": by},
     )
-    for row in await tx.fetch(FIND_SCHEDULES, task_name(workflow), not disabled):
-        await schedules.set_paused(tx, row["name"], disabled)
+    if not disabled:
+        await skip_missed_fires(tx, task_name(workflow))

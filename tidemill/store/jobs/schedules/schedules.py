@@ -42,14 +42,17 @@ OPERATOR = "operator"
 #: The reason of a fire that a user has asked for.
 RUN_NOW = "run now"
 
-#: Declares schedules; a changed spec gets a new next fire time, an unchanged one keeps it. A new schedule of a workflow
-#: that is disabled is paused.
+#: Who has disabled the workflow file whose schedule a row is.
+DISABLED_BY = """(
+    SELECT paused_by FROM tidemill.state_control WHERE task LIKE 'workflow/%' AND pipeline = task AND stage = '')"""
+#: Whether a schedule fires: it is not paused, and its workflow file is not disabled.
+DOES_FIRE = f"NOT paused AND {DISABLED_BY} IS NULL"
+
+#: Declares schedules; a changed spec gets a new next fire time, an unchanged one keeps it.
 UPSERT_SCHEDULE = """
 INSERT INTO tidemill.schedule AS s (name, task, queue, spec, job, catchup, jitter, next_fire, decided, declared_by,
-                                    run, overlap, made_by, paused)
-VALUES ($1, $2, $3, $4, $5, $6, $7, to_timestamp($8), $9, $10, $11, $12, $13,
-        $2::text LIKE 'workflow/%' AND EXISTS (
-            SELECT FROM tidemill.state_control WHERE pipeline = $2 AND stage = '' AND paused_by IS NOT NULL))
+                                    run, overlap, made_by)
+VALUES ($1, $2, $3, $4, $5, $6, $7, to_timestamp($8), $9, $10, $11, $12, $13)
 ON CONFLICT (name) DO UPDATE SET task = excluded.task, queue = excluded.queue, spec = excluded.spec,
     job = excluded.job, catchup = excluded.catchup, jitter = excluded.jitter, declared_by = excluded.declared_by,
     run = excluded.run, overlap = excluded.overlap, made_by = excluded.made_by,
@@ -70,10 +73,10 @@ SELECT EXISTS (SELECT FROM tidemill.job WHERE id = $1)
 """
 
 #: Due schedules that no other scheduler holds.
-TAKE_DUE = """
+TAKE_DUE = f"""
 SELECT name, task, queue, spec, job, catchup, jitter, decided, run, overlap, last_job_id, last_run_id, waiting,
        extract(epoch FROM now())::float8 AS now, extract(epoch FROM last_fire)::float8 AS last_fire
-FROM tidemill.schedule WHERE NOT paused AND least(next_fire, check_at) <= now()
+FROM tidemill.schedule WHERE {DOES_FIRE} AND least(next_fire, check_at) <= now()
 ORDER BY least(next_fire, check_at) LIMIT 100 FOR UPDATE SKIP LOCKED
 """
 
@@ -96,20 +99,21 @@ UPDATE tidemill.schedule SET next_fire = now() + interval '1 minute', check_at =
 """
 
 #: Seconds until the next schedule is due.
-NEXT_SCHEDULED = """
+NEXT_SCHEDULED = f"""
 SELECT extract(epoch FROM min(least(next_fire, check_at)) - now())::float8 AS seconds
-FROM tidemill.schedule WHERE NOT paused
+FROM tidemill.schedule WHERE {DOES_FIRE}
 """
 
 #: All schedules.
-LIST_SCHEDULES = """
+LIST_SCHEDULES = f"""
 SELECT name, CASE WHEN run IS NULL THEN 'job' ELSE 'run' END AS kind, task, queue, spec, catchup, overlap, jitter,
        paused, next_fire, last_fire, last_job_id, last_run_id, fired, missed, missed_at, overlapped, overlapped_at,
-       json_array_length(waiting) AS waiting, made_by
+       json_array_length(waiting) AS waiting, made_by, {DISABLED_BY} AS disabled_by
 FROM tidemill.schedule WHERE $1::text IS NULL OR name = $1 ORDER BY name
 """
 
 SCHEDULE_NAMES = "SELECT name FROM tidemill.schedule"
+SCHEDULES_OF_TASK = "SELECT name FROM tidemill.schedule WHERE task = $1 ORDER BY name"
 
 #: One schedule, locked for a change.
 LOCK_SCHEDULE = """
@@ -385,11 +389,22 @@ async def list_schedules(database: Database, name: str | None = None) -> list[as
 async def set_paused(tx: Transaction, name: str, paused: bool) -> None:
     """Pause a schedule, or resume it from now on."""
     row = await _lock(tx, name)
-    following = next_fire(decode(row["spec"], Schedule), row["now"])
-    await tx.execute(SET_PAUSED, name, paused, following, row["now"])
-    await tx.execute(NOTIFY_SCHEDULES)
+    await _go_on_from_now(tx, row, paused)
     action = "schedule.pause" if paused else "schedule.resume"
     await tx.audit(action, name, before={"paused": row["paused"]}, after={"paused": paused})
+
+
+async def skip_missed_fires(tx: Transaction, task: str) -> None:
+    """Let the schedules of a task go on from now; those that are paused stay paused."""
+    for each in await tx.fetch(SCHEDULES_OF_TASK, task):
+        row = await _lock(tx, each["name"])
+        await _go_on_from_now(tx, row, row["paused"])
+
+
+async def _go_on_from_now(tx: Transaction, row: asyncpg.Record, paused: bool) -> None:
+    following = next_fire(decode(row["spec"], Schedule), row["now"])
+    await tx.execute(SET_PAUSED, row["name"], paused, following, row["now"])
+    await tx.execute(NOTIFY_SCHEDULES)
 
 
 async def run_now(tx: Transaction, name: str) -> tuple[Literal["job", "run"], int]:

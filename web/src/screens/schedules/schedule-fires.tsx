@@ -27,7 +27,7 @@ export function ScheduleFires({ name, onClose }: { name: string; onClose: () => 
             <Link to={schedule.kind === "run" ? `/runs?workflow=${encodeURIComponent(schedule.task)}` : `/jobs?task=${encodeURIComponent(schedule.task)}`}>All {schedule.kind === "run" ? "runs" : "jobs"} of {schedule.task}</Link>
           </p>
           <h3>Next fires</h3>
-          {schedule.paused ? <p className="faint">None while it is paused.</p> : <ul>{[schedule.next_fire, ...schedule.then].map((at) => <li key={at}>{absolute(at)}</li>)}</ul>}
+          {schedule.paused || schedule.disabled_by ? <p className="faint">None while it is {schedule.paused ? "paused" : "disabled"}.</p> : <ul>{[schedule.next_fire, ...schedule.then].map((at) => <li key={at}>{absolute(at)}</li>)}</ul>}
           <h3>Past fires</h3>
           {found.data?.fires.length === 0 ? (
             <p className="faint">None yet.</p>

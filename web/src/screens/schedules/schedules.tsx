@@ -71,9 +71,9 @@ export function Schedules() {
                   </button>
                   {schedule.made_by && <div className="faint">by {schedule.made_by}</div>}
                 </td>
-                <td>{schedule.paused ? <State state="paused" /> : <State state="active" />}</td>
+                <td title={schedule.disabled_by ? `${schedule.disabled_by} has disabled its workflow.` : undefined}><State state={schedule.paused ? "paused" : schedule.disabled_by ? "disabled" : "active"} /></td>
                 <td className="nowrap">{schedule.when}</td>
-                <td className="nowrap">{schedule.paused ? <span className="faint">–</span> : <span title={`Next times\n${schedule.then.map(absolute).join("\n")}`}><Ago at={schedule.next_fire} /> <After schedule={schedule} /></span>}</td>
+                <td className="nowrap">{schedule.paused || schedule.disabled_by ? <span className="faint">–</span> : <span title={`Next times\n${schedule.then.map(absolute).join("\n")}`}><Ago at={schedule.next_fire} /> <After schedule={schedule} /></span>}</td>
                 <td className="nowrap">
                   {schedule.last_run_id ? (
                     <Link to={`/runs/${schedule.last_run_id}`}>
