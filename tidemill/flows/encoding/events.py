@@ -33,6 +33,7 @@ from tidemill.flows.encoding.classes import (
     renamed_class,
 )
 from tidemill.flows.encoding.dict_like import DictLikeModel, _set_private
+from tidemill.flows.encoding.models import wrong_fields
 
 ModelClass = type[DictLikeModel]
 
@@ -412,7 +413,8 @@ def decode_event(data: bytes | str | dict[str, Any] | Document, allowed: EventRe
     except msgspec.MsgspecError as error:
         raise PayloadError(f"this is not an encoded event: {error}") from error
     except (ValidationError, TypeError) as error:
-        raise PayloadError(f"the stored values do not fit the event class: {error}") from error
+        what = document.type.rpartition(".")[2]
+        raise PayloadError(f"these values do not fit the event class {what}: {wrong_fields(error)}") from error
     finally:
         if token is not None:
             allowed_events.reset(token)
