@@ -29,7 +29,7 @@ from tidemill.answers import SubmitOptions, submit, submit_sync
 from tidemill.atomic import Atomic, AtomicSync, atomic, atomic_sync
 from tidemill.batches import BatchHandle, OnEnd
 from tidemill.core.accounts import Caller
-from tidemill.core.duration import Duration, parse_duration
+from tidemill.core.duration import Duration
 from tidemill.core.expressions.refs import RefResolver
 from tidemill.core.retry import retry
 from tidemill.core.web.page import Page
@@ -363,9 +363,8 @@ class App:
         timeout: Duration | None = None,
     ) -> Any:
         """For plain code: a job or a batch once it has ended, or the result of a run."""
-        seconds = None if timeout is None else parse_duration(timeout, what="timeout")
         part: Any = self.jobs if isinstance(work, JobHandle | BatchHandle | int) else self.runs
-        return self.declarations.connections.call(lambda _: part.wait(work, timeout=seconds))
+        return self.declarations.connections.call(lambda _: part.wait(work, timeout=timeout))
 
     # -- runs -------------------------------------------------------------------------------------
 

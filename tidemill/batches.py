@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic
 from typing_extensions import Unpack
 
 from tidemill.core.codec import decode
-from tidemill.core.duration import Duration, parse_duration
+from tidemill.core.duration import Duration, parse_timeout
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.core.jobs.batch import BATCH_FACTS, BatchRef, BatchView
 from tidemill.core.jobs.job import Callback
@@ -61,7 +61,7 @@ class BatchHandle(Generic[R_co]):
 
     async def wait(self, *, timeout: Duration | None = None) -> BatchView:
         """Return when all jobs have ended, however they ended. Raises TimeoutError after `timeout`."""
-        async with asyncio.timeout(None if timeout is None else parse_duration(timeout, what="timeout")):
+        async with asyncio.timeout(parse_timeout(timeout)):
             waits = (await self._jobs.opened()).batch_waits
             while not (batch := await self.view()).ended:
                 await waits.ended(batch.id)

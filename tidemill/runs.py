@@ -12,6 +12,7 @@ import msgspec
 
 from tidemill.core.codec import encode
 from tidemill.core.did_you_mean import did_you_mean
+from tidemill.core.duration import Duration
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.core.jobs.job import Origin, check_name
 from tidemill.dags.definition.model import Dag, input_node, node, queues_of
@@ -286,7 +287,7 @@ class Runs:
             database, number, created=created, near=near, find_workflow=self._workflow, connections=self._connections
         )
 
-    async def wait(self, run: Any, *, timeout: float | None = None) -> Any:
+    async def wait(self, run: Any, *, timeout: Duration | None = None) -> Any:
         """The result of a run, once it has ended."""
         return await (await self.get(run if isinstance(run, int) else run.id)).result(timeout=timeout)
 

@@ -298,10 +298,11 @@ async def test_an_event_that_nobody_can_read_is_told_and_does_no_damage(app: App
         await send_to_run(database, run.id, b'{"kind":"from the future","at":1.0}')
         await send_to_run(database, run.id, b'["nonsense"]')
         await eventually(lambda: has_asked(database, run))
+        said = "something that was sent to it could not be read: Expected `object`, got `array`"
+        await eventually(lambda: says(database, run, said))
         await run.send_event(Go(word="fine"))
         assert await run.result(timeout=120) == "fine"
-    note = await value(database, "SELECT note FROM tidemill.run WHERE id = $1", run.id)
-    assert note == "something that was sent to it could not be read: Expected `object`, got `array`"
+    assert await says(database, run, None), "it has gone on"
     assert await value(database, "SELECT count(*) FROM tidemill.inbox") == 0
 
 
@@ -321,6 +322,34 @@ async def is_asleep(database: Database, run: RunHandle, *, notes: int = 0, recei
         return False
     kinds = [tick["kind"] for tick in await ticks_of(database, run.id)]
     return kinds.count("noted") >= notes and kinds.count("received") >= received
+
+
+async def test_a_run_no_longer_tells_of_a_wrong_event_once_it_goes_on(app: App, database: Database) -> None:
+    wrong = b'{"kind":"received","at":1.0,"event":{"type":"Go","value":{"word":["a","b"]}}}'
+    said = (
+        "something that was sent to it could not be read: these values do not fit the event class Go: "
+        "word must be a valid string, and not ['a', 'b']"
+    )
+    async with running_run_worker(app):
+        run, other = await app.start(TwoWaits), await app.start(TwoWaits)
+        for each in (run, other):
+            await eventually(lambda each=each: has_asked(database, each))
+            await send_to_run(database, each.id, wrong)
+            await eventually(lambda each=each: says(database, each, said))
+        await run.send_event(Go(word="one"))
+        await eventually(lambda: says(database, run, None))
+        await send_to_run(database, run.id, wrong)
+        await eventually(lambda: says(database, run, said))
+        await run.send_event(Approved(by="two"))
+        assert (await run.result(timeout=120))[:2] == ["one", "two"]
+        assert await says(database, run, None), "it has ended"
+    await other.send_event(Go(word="three"))
+    async with running_run_worker(app):
+        await eventually(lambda: says(database, other, None))
+
+
+async def says(database: Database, run: RunHandle, note: str | None) -> bool:
+    return await value(database, "SELECT note FROM tidemill.run WHERE id = $1", run.id) == note
 
 
 async def has_asked(database: Database, run: RunHandle) -> bool:

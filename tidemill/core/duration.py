@@ -54,6 +54,11 @@ def parse_duration(value: Duration, *, what: str = "duration") -> float:
     return seconds
 
 
+def parse_timeout(value: Duration | None) -> float | None:
+    """Parse how long a handle waits into seconds; None waits as long as it takes."""
+    return None if value is None else parse_duration(value, what="timeout")
+
+
 def parse_rate(value: str | int | float, *, what: str = "rate") -> float:
     """Parse a rate into a number per second, always above zero; `what` names the setting in the error."""
     if isinstance(value, str):

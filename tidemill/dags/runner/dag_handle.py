@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tidemill.core.codec import decode, encode
+from tidemill.core.duration import Duration, parse_timeout
 from tidemill.core.errors import NotFoundError
 from tidemill.core.ticks import CancelAsked, Received
 from tidemill.dags.definition.model import UNSET
@@ -64,12 +65,12 @@ class DagHandle:
     def __await__(self) -> Generator[Any, Any, Any]:
         return self.result().__await__()
 
-    async def result(self, *, timeout: float | None = None) -> Any:
-        """Wait for the end of the run and return its result. Raises TimeoutError after `timeout` seconds.
+    async def result(self, *, timeout: Duration | None = None) -> Any:
+        """Wait for the end of the run and return its result. Raises TimeoutError after `timeout`.
 
         A run that cannot go on by itself raises a `DagRunError` with the reason.
         """
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(parse_timeout(timeout)):
             if self._near is not None:
                 await wait_until_done(self._near)
                 self._near = None

@@ -9,7 +9,7 @@ from typing import Any, Generic
 import msgspec
 
 from tidemill.core.codec import decode, encode
-from tidemill.core.duration import Duration, parse_duration
+from tidemill.core.duration import Duration, parse_timeout
 from tidemill.core.errors import NotFoundError, PayloadError, TidemillError
 from tidemill.core.jobs.job import JobRef
 from tidemill.engine.application.connections import Connections
@@ -63,7 +63,7 @@ class JobHandle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
 
     async def wait(self, *, timeout: Duration | None = None) -> JobView:
         """Return when the job has ended, however it ended. Raises TimeoutError after `timeout`."""
-        async with asyncio.timeout(None if timeout is None else parse_duration(timeout, what="timeout")):
+        async with asyncio.timeout(parse_timeout(timeout)):
             waits = (await self._connections.open()).waits
             while not (job := await self.view()).ended:
                 await waits.ended(job.id)

@@ -135,6 +135,7 @@ class DurableRun:
             self.trace, self.origin = trace_in(new.origin), new.origin
         self._turn: RunTurn | None = None
         self._after: list[Command] = []
+        self._has_note = False
 
     @property
     def fire(self) -> Origin | None:
@@ -278,6 +279,7 @@ class DurableRun:
                 turn.state = command.state
                 turn.timers.clear()  # Its inbox is deleted when it ends.
                 turn.jobs.clear()
+                turn.note = None
                 self.write_end(turn, command)
 
     def turn(self) -> RunTurn:
@@ -334,19 +336,24 @@ class DurableRun:
 
     def take_in(self, inbox: Sequence[int], ticks: Sequence[Tick]) -> None:
         """Take a tick from the inbox; its rows are deleted in the turn that journals it."""
-        self.turn().used += inbox
+        turn = self.turn()
+        turn.used += inbox
+        if ticks and self._has_note and turn.note is None:
+            turn.note, self._has_note = "", False  # The run goes on: what was wrong with an earlier one is over.
         self.loop.post(*ticks)
 
     def note_unread(self, error: Exception) -> None:
         """Record that something in the inbox cannot be decoded, and continue."""
         log.error("what was sent to a run cannot be read here", run=self.number, error=str(error))
-        self.turn().note = storable(f"something that was sent to it could not be read: {error}")
+        self._set_note(f"something that was sent to it could not be read: {error}")
 
     def postpone(self, inbox_id: int, why: str) -> None:
         """Leave an inbox row for another version of the workflow, and try it again later."""
-        turn = self.turn()
-        turn.postponed.append(inbox_id)
-        turn.note = storable(why)
+        self.turn().postponed.append(inbox_id)
+        self._set_note(why)
+
+    def _set_note(self, why: str) -> None:
+        self.turn().note, self._has_note = storable(why), True
 
     def unwritten_inbox(self) -> list[int]:
         """Inbox rows that were taken but not journaled: they stay for the next owner."""

@@ -26,6 +26,7 @@ from tidemill.flows.definition.validate import (
     validate_resources,
     validate_steps,
 )
+from tidemill.flows.encoding.models import wrong_fields
 from tidemill.flows.errors import WorkflowConfigurationError, WorkflowRuntimeError, WorkflowValidationError
 from tidemill.flows.reducer.reducer import FlowProgram
 from tidemill.flows.runner.runtime import basic_runtime, get_current_runtime
@@ -149,7 +150,7 @@ class WorkflowDeclaration:
         except Exception as error:
             raise WorkflowRuntimeError(
                 f"Failed creating a start event of type '{self.start_event_class.__name__}' with the keyword "
-                f"arguments: {fields}: {error}"
+                f"arguments: {fields}: {wrong_fields(error)}"
             ) from error
 
 

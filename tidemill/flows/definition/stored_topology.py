@@ -131,11 +131,6 @@ class OlderVersion:
         with self.reading():
             return unpack(self._stored.state)
 
-    @property
-    def event_names(self) -> Iterable[str]:
-        """The event classes that the application had."""
-        return self._stored.classes
-
     def resolve(self, name: str) -> Any:
         """Return the event class of this name: one of Tidemill, or a stand-in."""
         known = self._events.get(name)

@@ -78,15 +78,10 @@ def remember_class(cls: type) -> None:
         _remembered[qualified_name(cls)] = cls
 
 
-def find_class(name: str) -> type | None:
-    """Return the class of this qualified name; None if this process has not defined it."""
-    return _attribute(name) or _remembered.get(name) or renamed_class(name) or _namesake(name)
-
-
-def loaded_event_class(name: str) -> Any:
-    """Return the event class of this qualified name, that of the version whose stored values are read."""
-    older = older_classes.get()
-    return loaded_class(name) if older is None else older.resolve(name)
+def find_class(name: str, base: type = object) -> type | None:
+    """Return the class of this qualified name; None if this process has not defined it. One of its bare name counts
+    only if it is a subclass of `base`."""
+    return _attribute(name) or _remembered.get(name) or renamed_class(name) or _namesake(name, base)
 
 
 def loaded_class(name: str) -> Any:
@@ -110,15 +105,20 @@ def _attribute(name: str) -> type | None:
     return None
 
 
-def _namesake(name: str) -> type | None:
-    """Return the only class of this bare name: the module of a program is `__main__` when the program is run."""
+def _namesake(name: str, base: type) -> type | None:
+    """Return the only class of this kind and bare name: the module of a program is `__main__` when the program is run.
+
+    A class of an application has not become one of Tidemill, nor the other way round."""
     module, _, bare = name.rpartition(".")
     found = {id(cls): cls for cls in _remembered.values() if cls.__qualname__ == bare}
     for each in list(sys.modules.values()):
         cls = getattr(each, "__dict__", {}).get(bare)
         if isinstance(cls, type) and cls.__qualname__ == bare and cls.__module__ == each.__name__:
             found[id(cls)] = cls
-    namesakes = list(found.values())
+    is_own = name.startswith("tidemill.")
+    namesakes = [
+        cls for cls in found.values() if issubclass(cls, base) and cls.__module__.startswith("tidemill.") == is_own
+    ]
     if len(namesakes) > 1:
         place = module.rpartition(".")[2]
         namesakes = [cls for cls in namesakes if cls.__module__.rpartition(".")[2] == place]

@@ -24,8 +24,16 @@ from pydantic_core import PydanticSerializationError, to_json, to_jsonable_pytho
 
 from tidemill.core.codec import find_no_number
 from tidemill.core.errors import PayloadError, UnknownClassError
-from tidemill.flows.encoding.classes import STANDS_IN, qualified_name, remember_class, renamed_class
+from tidemill.flows.encoding.classes import (
+    STANDS_IN,
+    loaded_class,
+    older_classes,
+    qualified_name,
+    remember_class,
+    renamed_class,
+)
 from tidemill.flows.encoding.dict_like import DictLikeModel, _set_private
+from tidemill.flows.encoding.models import wrong_fields
 
 ModelClass = type[DictLikeModel]
 
@@ -163,6 +171,24 @@ def defined_class(name: str) -> ModelClass:
     if len(namesakes) == 1:
         return namesakes[0]
     raise UnknownClassError(f"event class {name} is not defined in this process; import the module that defines it")
+
+
+def loaded_event_class(name: str) -> Any:
+    """Return the event class of this qualified name, that of the version whose stored values are read."""
+    if (older := older_classes.get()) is not None:
+        return older.resolve(name)
+    try:
+        return defined_class(name)
+    except UnknownClassError:
+        return loaded_class(name)
+
+
+def present_name(name: str) -> str:
+    """Return the name that a class of this stored name has in this process; the stored name if it has no such class."""
+    try:
+        return qualified_name(loaded_event_class(name))
+    except UnknownClassError:
+        return name
 
 
 def reply_token(event: DictLikeModel) -> str | None:
@@ -387,7 +413,8 @@ def decode_event(data: bytes | str | dict[str, Any] | Document, allowed: EventRe
     except msgspec.MsgspecError as error:
         raise PayloadError(f"this is not an encoded event: {error}") from error
     except (ValidationError, TypeError) as error:
-        raise PayloadError(f"the stored values do not fit the event class: {error}") from error
+        what = document.type.rpartition(".")[2]
+        raise PayloadError(f"these values do not fit the event class {what}: {wrong_fields(error)}") from error
     finally:
         if token is not None:
             allowed_events.reset(token)

@@ -11,7 +11,6 @@ exception whose class is unknown in this process, or that cannot be made again, 
 
 from __future__ import annotations
 
-import sys
 from types import FunctionType
 from typing import Any
 
@@ -20,6 +19,7 @@ from pydantic_core import PydanticCustomError
 
 from tidemill.core.codec import encode, storable
 from tidemill.core.errors import PayloadError, words_of
+from tidemill.flows.encoding.classes import find_class, qualified_name
 
 _DEEPEST = 8
 _LARGEST = 1 << 16
@@ -89,7 +89,7 @@ def _document(error: BaseException, depth: int) -> dict[str, Any]:
         return {**stored, "exception_detail": error.detail} if error.detail else stored
     is_key = isinstance(error, KeyError) and len(error.args) == 1 and isinstance(error.args[0], str)
     message = storable(error.args[0] if is_key else words_of(error))
-    document: dict[str, Any] = {"exception_type": _name_of(type(error)), "exception_message": message}
+    document: dict[str, Any] = {"exception_type": qualified_name(type(error)), "exception_message": message}
     if depth < _DEEPEST and (detail := _detail(error, message, depth)):
         document["exception_detail"] = detail
     return document
@@ -198,16 +198,6 @@ def _part(document: dict[str, Any]) -> BaseException:
     return _recreated(document["exception_type"], document["exception_message"], document.get("exception_detail"))
 
 
-def _name_of(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"
-
-
 def _loaded_class(name: str) -> type[BaseException] | None:
-    module_name, _, path = name.rpartition(".")
-    while module_name and module_name not in sys.modules:  # A class inside a class.
-        module_name, _, outer = module_name.rpartition(".")
-        path = f"{outer}.{path}"
-    found: Any = sys.modules.get(module_name)
-    for attribute in path.split("."):
-        found = getattr(found, attribute, None)
-    return found if isinstance(found, type) and issubclass(found, BaseException) else None
+    found = find_class(name, BaseException)
+    return found if found is not None and issubclass(found, BaseException) else None

@@ -12,8 +12,7 @@ from tidemill.core.errors import PayloadError
 from tidemill.core.limits.size_limits import check_payload, is_large_payload
 from tidemill.core.ticks import CancelAsked, Completed, Elapsed, Migrated, Noted, Received, Resumed, Started, Tick
 from tidemill.engine.runs.durable_run import NOTHING_BEGUN, Begun
-from tidemill.flows.encoding.classes import loaded_event_class
-from tidemill.flows.encoding.events import decode_event, encode_event, qualified_name
+from tidemill.flows.encoding.events import decode_event, encode_event, loaded_event_class, qualified_name
 from tidemill.flows.encoding.exceptions import exception_detail, exception_of
 from tidemill.flows.encoding.record import NO_STATE, pack_operations, unpack_operations
 from tidemill.flows.encoding.values import pack, pack_part, pack_state, unpack

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
-from pydantic import BaseModel, PlainSerializer, WrapSerializer
+from pydantic import BaseModel, PlainSerializer, ValidationError, WrapSerializer
 
 from tidemill.core.errors import PayloadError
 from tidemill.flows.encoding.dict_like import DictLikeModel
@@ -147,3 +147,22 @@ def _has_serializer(annotation: Any, metadata: Any = ()) -> bool:
         annotation, *metadata = get_args(annotation)
         return _has_serializer(annotation, metadata)
     return any(_has_serializer(each) for each in get_args(annotation))
+
+
+def wrong_fields(error: Exception) -> str:
+    """Say which fields do not fit and why, in a line; other errors than those of pydantic say it themselves."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    return "; ".join(_wrong_field(each) for each in error.errors(include_url=False))
+
+
+def _wrong_field(line: Any) -> str:
+    name = ".".join(map(str, line["loc"]))
+    if line["type"] == "missing":
+        return f"{name} is missing"
+    if line["type"] == "extra_forbidden":
+        return f"there is no field {name}"
+    said = line["msg"].partition(", unable to ")[0]
+    if said.startswith("Input should "):
+        return f"{name} must {said.removeprefix('Input should ')}, and not {line['input']!r:.60}".strip()
+    return f"{name}: {said}" if name else said

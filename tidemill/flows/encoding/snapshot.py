@@ -17,8 +17,7 @@ import msgspec
 from tidemill.core.codec import encode
 from tidemill.core.errors import PayloadError
 from tidemill.flows.definition.topology import Topology
-from tidemill.flows.encoding.classes import loaded_event_class
-from tidemill.flows.encoding.events import qualified_name
+from tidemill.flows.encoding.events import loaded_event_class, qualified_name
 from tidemill.flows.encoding.exceptions import exception_detail, exception_of
 from tidemill.flows.encoding.record import NO_STATE, pack_operations, resolve, unpack_operations
 from tidemill.flows.encoding.values import pack, unpack

@@ -23,12 +23,13 @@ from tidemill.flows.definition.older_run import OlderEvent, OlderRun
 from tidemill.flows.definition.signature import StepSpec
 from tidemill.flows.definition.stored_topology import OlderVersion
 from tidemill.flows.definition.topology import Topology
-from tidemill.flows.encoding.classes import find_class, qualified_name, renamed_class
+from tidemill.flows.encoding.classes import find_class, qualified_name
 from tidemill.flows.encoding.dict_like import DictState
+from tidemill.flows.encoding.events import present_name
 from tidemill.flows.encoding.snapshot import FlowSnapshot, decode_state, encode_state
 from tidemill.flows.encoding.values import pack, unpack
 from tidemill.flows.reducer.event_buffer import undo
-from tidemill.flows.reducer.record import READS
+from tidemill.flows.reducer.record import READS, key_with_names
 from tidemill.flows.reducer.state.flow_state import FlowState, Work
 
 Hook = Callable[[OlderRun], OlderRun]
@@ -75,11 +76,6 @@ class _Names:
     def __init__(self, older: OlderVersion, topology: Topology) -> None:
         self._older = older
         self._topology = topology
-        self._classes: dict[str, str] = {}
-        for name in older.event_names:
-            found = renamed_class(name)
-            if found is not None:
-                self._classes[name] = qualified_name(found)
 
     def step(self, name: str) -> str:
         """Return the present name of a step. After a deploy is rolled back, that is a former name of it."""
@@ -94,7 +90,8 @@ class _Names:
         for work in snap.works:
             work["step"] = self.step(work["step"])
             work["recovered"] = [[self.step(name), count] for name, count in work["recovered"]]
-            work["record"] = [[each[0], each[1], self._key(each[1], each[2]), *each[3:]] for each in work["record"]]
+            for operation in work["record"]:
+                operation[2] = key_with_names(operation[1], operation[2], present_name, self.step)
             work["spare"] = [[event, target and self.step(target)] for event, target in work["spare"]]
             if _find(work["cause"]) is None:
                 work["cause"] = qualified_name(Event)  # It is only shown.
@@ -106,16 +103,6 @@ class _Names:
         snap.pairs = [[self.step(name), *rest] for name, *rest in snap.pairs]
         snap.buffers = [[self.step(name), *rest] for name, *rest in snap.buffers]
         snap.compensations = [[self.step(name), event] for name, event in snap.compensations]
-
-    def _key(self, kind: str, key: str) -> str:
-        """Return the key of a recorded operation with the new names of its class and target."""
-        if kind == "begin":
-            first, _, rest = key.partition(" ")
-            return f"{first} {self._key(first, rest)}"
-        if kind not in ("send", "show", "wait"):
-            return key
-        name, space, rest = key.partition(" ")
-        return f"{self._classes.get(name, name)}{space}{self.step(rest) if kind == 'send' else rest}"
 
     def missing_steps(self, snap: FlowSnapshot) -> list[str]:
         """Return what the run needs of steps that this version does not have."""
@@ -322,4 +309,4 @@ def _classes_in(snap: FlowSnapshot) -> Iterator[str]:
 
 
 def _find(name: str) -> type | None:
-    return find_class(name) or find_class(name.partition("[")[0])
+    return find_class(name) or find_class(name.partition("[")[0]) or find_class(name, Event)

@@ -7,6 +7,7 @@ kind and key, never by value: a time stamp may differ.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -34,6 +35,18 @@ BEGIN, END_OF_LANE, ANSWERED, GAVE_UP, EDITING, RESULTS = "begin", "end", "answe
 MARKS = frozenset((BEGIN, END_OF_LANE, ANSWERED, GAVE_UP, EDITING, RESULTS))
 """Marks in the order of the operations: a task begins with its first operation, and ends; it receives what it has
 waited for, or gives it up; it begins an edit; it has the results of its jobs."""
+
+
+def key_with_names(kind: str, key: str, class_name: Callable[[str], str], step_name: Callable[[str], str]) -> str:
+    """Return the key of a recorded operation with other names of its class and of the step that it is for."""
+    if kind == BEGIN:
+        first, _, rest = key.partition(" ")
+        return f"{first} {key_with_names(first, rest, class_name, step_name)}"
+    name, space, rest = key.partition(" ")
+    if kind not in ("send", "show") and not (kind == "wait" and rest.startswith("[")):  # A wait may have its own name.
+        return key
+    return f"{class_name(name)}{space}{step_name(rest) if kind == 'send' and rest else rest}"
+
 
 READS = frozenset(("get", "state", "edit"))
 """The kinds whose results are values of the run's state."""

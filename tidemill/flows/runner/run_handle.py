@@ -10,6 +10,7 @@ from typing import Any, Generic, Literal, overload
 from typing_extensions import Unpack
 
 from tidemill.core.codec import decode
+from tidemill.core.duration import Duration, parse_timeout
 from tidemill.core.errors import ConfigError
 from tidemill.core.ticks import CancelAsked
 from tidemill.engine.application.connections import Connections
@@ -71,14 +72,14 @@ class RunHandle(Generic[ResultT_co]):
     def __await__(self) -> Generator[Any, Any, ResultT_co]:
         return self.result().__await__()
 
-    async def result(self, *, timeout: float | None = None) -> ResultT_co:
-        """Wait for the end of the run and return its result. Raises TimeoutError after `timeout` seconds.
+    async def result(self, *, timeout: Duration | None = None) -> ResultT_co:
+        """Wait for the end of the run and return its result. Raises TimeoutError after `timeout`.
 
         A run that cannot go on by itself raises a `RunNeedsAttentionError` with the reason.
         """
         if timeout is None:
             return await self._result()
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(parse_timeout(timeout)):
             return await self._result()
 
     async def _result(self) -> ResultT_co:
@@ -154,14 +155,14 @@ class RunHandle(Generic[ResultT_co]):
         if self._find_workflow is not None and (found := await find_runs(self._database, [self.id], missing_ok=True)):
             check_step(self._find_workflow(found[0]["kind"]), step)
 
-    async def ask(self, event: Event, step: str | None = None, *, timeout: float | None = None) -> Any:
+    async def ask(self, event: Event, step: str | None = None, *, timeout: Duration | None = None) -> Any:
         """Send an event to the run and return the reply that a step gives to it with `ctx.reply(...)`.
 
-        Raises TimeoutError after `timeout` seconds, and a `WorkflowRuntimeError` if the run ends without a reply.
+        Raises TimeoutError after `timeout`, and a `WorkflowRuntimeError` if the run ends without a reply.
         """
         token = new_token()
         after = await last_published(self._database, self.id)
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(parse_timeout(timeout)):
             await self.send_event(asking_event(event, token), step)
             async for shown in self.stream_events(after=after):
                 if isinstance(shown, ReplyEvent) and shown.to == token:

@@ -21,6 +21,7 @@ from tidemill.flows.definition.events import Event, HumanResponseEvent
 from tidemill.flows.encoding.copies import copy_data
 from tidemill.flows.encoding.events import EventRegistry, defined_elsewhere, set_reply_token
 from tidemill.flows.encoding.journal import TickRecord, encode_tick
+from tidemill.flows.encoding.models import wrong_fields
 
 
 def named_event(workflow: object, name: str, fields: dict[str, Any]) -> Any:
@@ -79,11 +80,8 @@ def make_event(kind: type[Any], fields: dict[str, Any]) -> Any:
     """Create an event of a class; a `ConfigError` says what does not fit."""
     try:
         return kind(**fields)
-    except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-        raise ConfigError(f"{kind.__name__} cannot be created from these fields: {wrong}") from error
-    except TypeError as error:
-        raise ConfigError(f"{kind.__name__} cannot be created from these fields: {error}") from error
+    except (ValidationError, TypeError) as error:
+        raise ConfigError(f"{kind.__name__} cannot be created from these fields: {wrong_fields(error)}") from error
 
 
 def unchecked_tick(name: str, fields: dict[str, Any], step: str | None, token: str) -> bytes:

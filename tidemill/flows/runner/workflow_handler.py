@@ -9,6 +9,7 @@ from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
+from tidemill.core.duration import Duration, parse_timeout
 from tidemill.flows.definition.events import Event, StopEvent, WorkflowCancelledEvent
 from tidemill.flows.errors import WorkflowCancelledByUser, WorkflowRuntimeError
 from tidemill.flows.runner.in_memory import FlowRun
@@ -76,11 +77,11 @@ class WorkflowHandler(Generic[ResultT_co]):
         self._run.cancel()
         return True
 
-    async def cancel_run(self, *, timeout: float | None = 5.0) -> None:
+    async def cancel_run(self, *, timeout: Duration | None = 5.0) -> None:
         """Cancel the run and wait until it has ended."""
         if self._run.is_running:
             self._run.cancel()
-            await asyncio.wait([self._run.result], timeout=timeout)
+            await asyncio.wait([self._run.result], timeout=parse_timeout(timeout))
 
     def stream_events(self, expose_internal: bool = False) -> AsyncGenerator[Any, None]:
         """Stream the published events until the run ends. Can be called once."""
@@ -92,11 +93,11 @@ class WorkflowHandler(Generic[ResultT_co]):
         self._run.receive(event, step)
         await asyncio.sleep(0)  # A caller that sends in a loop lets the event loop process the events.
 
-    async def ask(self, event: Event, step: str | None = None, *, timeout: float | None = None) -> Any:
+    async def ask(self, event: Event, step: str | None = None, *, timeout: Duration | None = None) -> Any:
         """Send an event to the run and return the reply that a step gives to it with `ctx.reply(...)`."""
         token = secrets.token_urlsafe(8)
         with self._run.expecting_reply(token) as reply:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(parse_timeout(timeout)):
                 await self.send_event(asking_event(event, token), step)
                 await asyncio.wait([reply, self._run.result], return_when=asyncio.FIRST_COMPLETED)
         if not reply.done():

@@ -28,9 +28,10 @@ _IN_TIME = "(deadline > now() OR seq > 0) IS NOT FALSE"
 # The order in which runs are claimed: the index of runs without an owner has it too.
 _URGENT_FIRST = "coalesce(priority, 5::smallint) DESC, id"
 
-#: Claims runs without an owner that have something to do, except the first claim of limited kinds ($5).
+#: Claims runs without an owner that have something to do, except the first claim of limited kinds ($5). What has held
+#: them up before is over.
 CLAIM_RUNS = f"""
-UPDATE tidemill.run SET owner = $1, turn = 0 WHERE id = ANY (ARRAY(
+UPDATE tidemill.run SET owner = $1, turn = 0, note = NULL WHERE id = ANY (ARRAY(
     SELECT id FROM tidemill.run AS r
     WHERE state = 'running' AND owner IS NULL AND awake AND kind = ANY ($2) AND suspicions = $6
       AND (seq > 0 OR kind <> ALL ($5)) AND {_IN_TIME}

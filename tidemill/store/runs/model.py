@@ -155,7 +155,7 @@ class StoreModel:
             self.slots.update(run.id for run in new)
             taken += new
         for run in taken:
-            run.owner, run.turn = owner, 0
+            run.owner, run.turn, run.note = owner, 0, None
         return taken
 
     def least_suspected(self, kinds: Sequence[str]) -> int:
@@ -292,7 +292,8 @@ class StoreModel:
             self.runs[turn.run_id] = RunRow(turn.run_id, new.kind, new.workflow, new.version, new.input, owner=owner)
         run = self.runs[turn.run_id]
         run.seq, run.turn = turn.last, number
-        run.state, run.note = turn.state or run.state, run.note if turn.note is None else turn.note
+        if turn.state is not None or turn.note is not None:
+            run.state, run.note = turn.state or run.state, turn.note or None
         run.version = turn.version or run.version
         run.result = run.result if turn.result is None else turn.result
         run.error = run.error if turn.error is None else turn.error

@@ -118,6 +118,7 @@ class RunTurn(msgspec.Struct, gc=False):
     result: bytes | None = None
     error: bytes | None = None
     note: str | None = None
+    """What holds the run up; empty if nothing does any more. The end of a run replaces it."""
     buffered: bytes | None = None
     """The events in the run's mailbox, if they have changed."""
     version: str | None = None

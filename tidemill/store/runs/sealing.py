@@ -46,7 +46,7 @@ def seal_turn(database: Database, turn: RunTurn) -> RunTurn:
         new=None if new is None else msgspec.structs.replace(new, input=seal_json(codec, new.input)),
         result=whole(turn.result),
         error=whole(turn.error),
-        note=None if turn.note is None else seal_text(codec, turn.note),
+        note=turn.note and seal_text(codec, turn.note),
         snapshot=None if turn.snapshot is None else _seal_snapshot(codec, turn.snapshot),
     )
 

@@ -63,8 +63,8 @@ _HELD = "r.id = w.run_id AND r.seq = w.before AND CASE WHEN coalesce(r.owner, 0)
 # `WAKE_RUNS` must follow.
 _WHOLE_HEAD = """
     state = coalesce(w.state, r.state), result = coalesce(w.result, r.result), error = coalesce(w.error, r.error),
-    note = coalesce(w.note, r.note), buffered = coalesce(w.buffered, r.buffered),
-    version = coalesce(w.version, r.version),
+    note = nullif(CASE WHEN w.state IS NULL THEN coalesce(w.note, r.note) ELSE w.note END, ''),
+    buffered = coalesce(w.buffered, r.buffered), version = coalesce(w.version, r.version),
     ended_at = CASE WHEN w.state IS NULL OR w.state = 'needs_attention' THEN r.ended_at ELSE now() END,
     owner = CASE WHEN w.release OR w.state IS NOT NULL THEN NULL ELSE r.owner END,
     suspicions = CASE WHEN w.cleared THEN 0 ELSE r.suspicions END,

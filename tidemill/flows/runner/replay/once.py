@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from hashlib import blake2b
 from typing import Any
 
+from tidemill.flows.definition.events import Event, encode_event
+from tidemill.flows.reducer.reducer import COMPENSATE
 from tidemill.flows.runner.replay.record_lanes import RecordLane, current_lane
 from tidemill.flows.runner.replay.step_replay import StepReplay, raise_recorded
 
@@ -30,6 +33,17 @@ async def run_once(replay: StepReplay, name: str, effect: Effect) -> Any:
                 raise
     replay.add(lane, "once", name)
     return work.did[name]
+
+
+def compensation_name(replay: StepReplay, step: str, event: Event) -> str:
+    """Return the name of the side effect that registers a compensation: one name for each step and content.
+
+    If the event's class or the step has another name since, it is the one under which it was registered before."""
+    content, renamed = encode_event(event), replay.run.declared.topology.renamed
+    for name, did in replay.work.did.items():
+        if name.startswith(COMPENSATE) and renamed.get(did[0], did[0]) == step and encode_event(did[1]) == content:
+            return name
+    return f"{COMPENSATE}{step} {blake2b(content, digest_size=8).hexdigest()}"
 
 
 async def _run_effect(replay: StepReplay, lane: RecordLane, name: str, effect: Effect) -> Any:

@@ -13,11 +13,13 @@ import threading
 from bisect import insort
 from collections import deque
 from contextvars import ContextVar
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
+from tidemill.flows.encoding.events import present_name
 from tidemill.flows.reducer.mailbox import Sent, send_event_of, take_spare
-from tidemill.flows.reducer.record import BEGIN, RecordedOperation
+from tidemill.flows.reducer.record import BEGIN, RecordedOperation, key_with_names
 from tidemill.flows.runner.replay.record_order import RecordOrder
 
 if TYPE_CHECKING:
@@ -88,8 +90,10 @@ class RemainingRecord:
         self.effects: dict[str, asyncio.Lock] = {}
         self.counts: dict[tuple[str, str, str], int] = {}
         self.spare: list[Sent] = list(spare)
+        names: dict[str, str] = {}
         for position, operation in enumerate(work.record):
-            self._load(position, operation)
+            key = key_with_names(operation.kind, operation.key, partial(_present_name, names), str)
+            self._load(position, operation, key)
         is_shared = orders and any(each.lane for each in work.record)
         self.order = RecordOrder(work.record) if is_shared else None
 
@@ -114,22 +118,29 @@ class RemainingRecord:
             name = f"{base}{self.last[base]}"
         return name
 
-    def _load(self, position: int, operation: RecordedOperation) -> None:
+    def _load(self, position: int, operation: RecordedOperation, key: str) -> None:
         name = operation.lane
         recorded = self.lanes.setdefault(name, {})
-        recorded.setdefault((operation.kind, operation.key), deque()).append((position, operation))
+        recorded.setdefault((operation.kind, key), deque()).append((position, operation))
         if operation.kind == BEGIN:
             base, _, number = name.rpartition(".")
             insort(self.unclaimed.setdefault(f"{base}.", []), name, key=_number_of)
-            self.first[name], self.arguments[name] = operation.key, operation.result
+            self.first[name], self.arguments[name] = key, operation.result
             self.last[f"{base}."] = max(self.last.get(f"{base}.", 0), int(number))
         elif operation.kind in ("wait", "sleep"):
-            self.questions.setdefault(operation.key, []).append(operation.result)
+            self.questions.setdefault(key, []).append(operation.result)
         elif operation.kind == "child":
             base = child_base(operation.result)
             self.children[base] = self.children.get(base, 0) + 1
         elif operation.kind == "send" and not operation.leaves:
             take_spare(self.spare, send_event_of(operation))
+
+
+def _present_name(names: dict[str, str], name: str) -> str:
+    """Return the present name of a class that may have been moved or renamed since the step has recorded it."""
+    if name not in names:
+        names[name] = present_name(name)
+    return names[name]
 
 
 def child_base(key: str) -> str:

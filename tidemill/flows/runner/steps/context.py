@@ -25,7 +25,6 @@ import warnings
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, overload
 
 from typing_extensions import TypeVar
@@ -44,7 +43,6 @@ from tidemill.flows.definition.events import (
     SleepEnded,
     StartEvent,
     StopEvent,
-    encode_event,
     qualified_name,
 )
 from tidemill.flows.definition.retry_policy import RetryInfo
@@ -56,12 +54,11 @@ from tidemill.flows.encoding.copies import copy_data
 from tidemill.flows.encoding.events import reply_token
 from tidemill.flows.errors import ContextStateError, WorkflowRuntimeError
 from tidemill.flows.reducer.record import ROOT, RecordedOperation
-from tidemill.flows.reducer.reducer import COMPENSATE
 from tidemill.flows.reducer.state.paths import Changes, write_paths
 from tidemill.flows.reducer.state.undo import write_for_good
 from tidemill.flows.reducer.step_ticks import EventSent, Gathered, StateEdited, WaitAsked, Wrote
 from tidemill.flows.runner.replay.gather import run_together
-from tidemill.flows.runner.replay.once import Effect, run_once
+from tidemill.flows.runner.replay.once import Effect, compensation_name, run_once
 from tidemill.flows.runner.replay.send import send_by_record, send_key
 from tidemill.flows.runner.replay.step_replay import StepReplay
 from tidemill.flows.runner.replay.wait import wait_by_record
@@ -290,11 +287,10 @@ class Context(Generic[S]):
         If the run fails, times out or is cancelled, its compensations run one after the other, the last registered
         first, before it ends. Register one before you do what it undoes.
         """
-        run, _ = self._stepping_by_record("compensate")
+        run, replay = self._stepping_by_record("compensate")
         name = step if isinstance(step, str) else step.__name__
         run.check_target(event, name)
-        digest = blake2b(encode_event(event), digest_size=8).hexdigest()
-        await self.once(f"{COMPENSATE}{name} {digest}", lambda: [name, event])
+        await self.once(compensation_name(replay, name, event), lambda: [name, event])
 
     def continue_as_new(self, start_event: StartEvent | None = None, /, **fields: Any) -> Any:
         """Return what a step returns to start the run again, with another start event or its fields.

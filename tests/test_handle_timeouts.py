@@ -1,0 +1,51 @@
+"""Every handle says how long it waits in the same way: seconds, or text such as "2s"."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.test_wrong_options import Asking, Shop, Word
+from tidemill import App
+from tidemill.core.errors import ConfigError
+from tidemill.flows import Event
+
+Waits = Callable[[Shop, Any], Any]
+
+WAITS: dict[str, Waits] = {
+    "a job": lambda shop, timeout: _of(shop.app.enqueue(shop.send.call()), "result", timeout=timeout),
+    "a batch": lambda shop, timeout: _of(shop.app.batch([shop.send.call()]), "results", timeout=timeout),
+    "a run": lambda shop, timeout: _of(shop.app.start(Asking), "result", timeout=timeout),
+    "a reply of a run": lambda shop, timeout: _of(shop.app.start(Asking), "ask", Word(text="a"), timeout=timeout),
+    "a dag": lambda shop, timeout: _of(shop.app.start("asks"), "result", timeout=timeout),
+    "a run of plain code": lambda shop, timeout: _wait_sync(shop.app, shop.app.start(Asking), timeout),
+    "a reply of a run in memory": lambda shop, timeout: _ask_in_memory(timeout),
+}
+
+
+async def _of(started: Any, method: str, *args: Any, timeout: Any) -> None:
+    await getattr(await started, method)(*args, timeout=timeout)
+
+
+async def _wait_sync(app: App, started: Any, timeout: Any) -> None:
+    await asyncio.to_thread(app.wait_sync, await started, timeout=timeout)
+
+
+async def _ask_in_memory(timeout: Any) -> None:
+    handler = Asking().run()
+    try:
+        await handler.ask(Event(), timeout=timeout)
+    finally:
+        await handler.cancel_run(timeout="30s")
+
+
+@pytest.mark.parametrize("what", WAITS)
+async def test_a_handle_waits_as_long_as_a_text_says(app: App, what: str) -> None:
+    shop = Shop(app)
+    with pytest.raises(TimeoutError):
+        await WAITS[what](shop, "20ms")
+    with pytest.raises(ConfigError, match="timeout: 'soon' is not a length of time"):
+        await WAITS[what](shop, "soon")
