@@ -472,5 +472,5 @@ def _raw(data: bytes | None) -> msgspec.Raw:
 
 
 def _is_note(data: bytes, work: int) -> bool:
-    said: dict[str, Any] = decode(data)
-    return said.get("kind") == "noted" and said.get("work") == work
+    said: Any = decode(data)  # a list, if several pieces of work have ended
+    return isinstance(said, dict) and said.get("kind") == "noted" and said.get("work") == work
