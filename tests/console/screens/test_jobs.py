@@ -82,6 +82,30 @@ def test_a_job_is_enqueued_and_cancelled_by_hand(shop: Harbour, console: Watched
     expect(page.locator(".head .state", has_text="cancelled")).to_be_visible()
 
 
+def test_a_job_is_enqueued_with_the_options_that_are_folded_away(shop: Harbour, console: Watched) -> None:
+    page = console.open("/jobs", "Jobs")
+    page.get_by_role("button", name="Enqueue a job").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Task").select_option("send")
+    dialog.get_by_label("to", exact=True).fill("the pilot")
+    expect(dialog.get_by_label("Unique key")).to_be_hidden()
+    dialog.get_by_text("More options").click()
+    dialog.get_by_label("Delay").fill("2h")
+    expect(dialog.get_by_label("Not before")).to_be_disabled()
+    given = {"Deadline": "3h", "Priority": "9", "Tags": "vip, harbour", "Unique key": "pilot-1", "Fair key": "north"}
+    for label, text in {**given, "Rate key": "radio", "Concurrency key": "berth", "Jobs at once": "2"}.items():
+        dialog.get_by_label(label).fill(text)
+    assert console.seen_by_all("job-enqueue-options") == []
+    dialog.get_by_role("button", name="Enqueue", exact=True).click()
+    expect(page.get_by_role("heading", level=1, name="send")).to_be_visible()
+    number = int(page.url.rpartition("/")[2])
+    job = shop.api(f"/jobs/{number}")
+    assert (job["priority"], job["tags"], job["unique_key"]) == (9, ["vip", "harbour"], "pilot-1")
+    assert (job["fair_key"], job["rate_key"], job["concurrency_key"]) == ("north", "radio", "berth")
+    assert job["deadline"] > job["due_at"] > job["created_at"]
+    shop.api("/jobs/cancel", {"ids": [number]})
+
+
 def test_jobs_and_runs_are_found_by_argument_error_text_and_time(shop: Harbour, console: Watched) -> None:
     wanted = shop.enqueue("broken", number=4711)
     other = shop.enqueue("broken", number=4712)

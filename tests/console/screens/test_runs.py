@@ -41,6 +41,27 @@ def test_a_run_is_started_by_a_form_from_the_fields_of_its_start(shop: Harbour, 
     shop.api("/runs/cancel", {"ids": [number]})
 
 
+def test_a_run_is_started_with_the_options_that_are_folded_away(shop: Harbour, console: Watched) -> None:
+    page = console.open("/runs", "Runs")
+    page.get_by_role("button", name="Start a run").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Flow or dag").select_option("Article")
+    dialog.get_by_label("topic").fill("spring tide")
+    dialog.get_by_text("More options").click()
+    dialog.get_by_label("Not before").fill("2090-01-31T12:00")
+    expect(dialog.get_by_label("Delay")).to_be_disabled()
+    for label, text in {"Priority": "8", "Tags": "draft", "Unique key": "spring"}.items():
+        dialog.get_by_label(label).fill(text)
+    assert console.seen_by_all("run-start-options") == []
+    dialog.get_by_role("button", name="Start", exact=True).click()
+    expect(page).to_have_url(re.compile(r"/runs/\d+"))
+    number = int(page.url.rpartition("/")[2])
+    run = shop.api(f"/runs/{number}")
+    assert (run["priority"], run["tags"], run["key"]) == (8, ["draft"], "spring")
+    assert run["start_at"].startswith(("2090-01-30", "2090-01-31", "2090-02-01"))
+    shop.api("/runs/cancel", {"ids": [number]})
+
+
 def test_only_the_runs_that_the_filter_shows_are_cancelled(shop: Harbour, console: Watched) -> None:
     run = shop.start("Article", topic="neaps")
     shop.asks(run)

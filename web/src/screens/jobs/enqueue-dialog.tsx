@@ -7,6 +7,7 @@ import { Button } from "../../components/button";
 import { Dialog } from "../../components/dialog";
 import { ErrorMessage } from "../../components/feedback";
 import { NOTHING, StartForm } from "../../components/forms/start-form";
+import { readOptions, StartOptions, type Typed } from "../../components/forms/start-options";
 
 interface Started {
   id: number;
@@ -15,11 +16,9 @@ interface Started {
 
 export function EnqueueDialog({ onClose }: { onClose: () => void }) {
   const [choice, setChoice] = useState(NOTHING);
-  const [queue, setQueue] = useState("");
-  const [delay, setDelay] = useState("");
-  const [rateKey, setRateKey] = useState("");
+  const [options, setOptions] = useState<Typed>({});
   const action = useAction<void, Started>({
-    request: () => post<Started>("/jobs", { task: choice.name, args: choice.args, queue: queue.trim() || null, delay: delay.trim() || null, rate_key: rateKey.trim() || null }),
+    request: () => post<Started>("/jobs", { task: choice.name, args: choice.args, ...readOptions(options) }),
     message: (job) => (job.created ? `Enqueued job ${job.id}.` : `Job ${job.id} already exists.`),
     onSuccess: (job) => {
       onClose();
@@ -34,19 +33,7 @@ export function EnqueueDialog({ onClose }: { onClose: () => void }) {
     <Dialog title="Enqueue a job" onClose={onClose}>
       <form className="form" onSubmit={submit}>
         <StartForm label="Task" kinds={["task"]} onChange={setChoice} />
-        <label>
-          <span>Queue</span>
-          <input className="field" value={queue} onChange={(event) => setQueue(event.target.value)} placeholder="the task's default" />
-        </label>
-        <label>
-          <span>Delay</span>
-          <input className="field" value={delay} onChange={(event) => setDelay(event.target.value)} placeholder="none, or 10s, 5m" />
-        </label>
-        <label>
-          <span>Rate key</span>
-          <input className="field" value={rateKey} onChange={(event) => setRateKey(event.target.value)} placeholder="the declared one" />
-          <small>Jobs with the same key start at the declared rate together.</small>
-        </label>
+        <StartOptions of="job" onChange={setOptions} />
         {action.error && <ErrorMessage error={action.error} />}
         <Button kind="main" type="submit" busy={action.isPending} disabled={choice.isInvalid}>
           Enqueue

@@ -7,6 +7,7 @@ import { Button } from "../../components/button";
 import { Dialog } from "../../components/dialog";
 import { ErrorMessage } from "../../components/feedback";
 import { NOTHING, StartForm } from "../../components/forms/start-form";
+import { readOptions, StartOptions, type Typed } from "../../components/forms/start-options";
 
 interface Started {
   id: number;
@@ -15,11 +16,9 @@ interface Started {
 
 export function StartRunDialog({ onClose }: { onClose: () => void }) {
   const [choice, setChoice] = useState(NOTHING);
-  const [key, setKey] = useState("");
-  const [priority, setPriority] = useState("");
-  const [rateKey, setRateKey] = useState("");
+  const [options, setOptions] = useState<Typed>({});
   const action = useAction<void, Started>({
-    request: () => post<Started>("/runs", { workflow: choice.name, args: choice.args, unique_key: key.trim() || null, priority: priority === "" ? null : Number(priority), rate_key: rateKey.trim() || null }),
+    request: () => post<Started>("/runs", { workflow: choice.name, args: choice.args, ...readOptions(options) }),
     message: (run) => (run.created ? `Started run r${run.id}.` : `Run r${run.id} already exists.`),
     onSuccess: (run) => {
       onClose();
@@ -34,20 +33,7 @@ export function StartRunDialog({ onClose }: { onClose: () => void }) {
     <Dialog title="Start a run" onClose={onClose}>
       <form className="form" onSubmit={submit}>
         <StartForm label="Flow or dag" kinds={["flow", "dag"]} onChange={setChoice} />
-        <label>
-          <span>Key</span>
-          <input className="field" value={key} onChange={(event) => setKey(event.target.value)} placeholder="none" />
-          <small>Only one run with this key is started, even if this form is sent again.</small>
-        </label>
-        <label>
-          <span>Priority</span>
-          <input className="field" type="number" min={0} max={9} value={priority} onChange={(event) => setPriority(event.target.value)} placeholder="5; 9 goes first" />
-        </label>
-        <label>
-          <span>Rate key</span>
-          <input className="field" value={rateKey} onChange={(event) => setRateKey(event.target.value)} placeholder="the declared one" />
-          <small>Runs with the same key begin at the declared rate together.</small>
-        </label>
+        <StartOptions of="run" onChange={setOptions} />
         {action.error && <ErrorMessage error={action.error} />}
         <Button kind="main" type="submit" busy={action.isPending} disabled={choice.isInvalid}>
           Start
