@@ -251,6 +251,31 @@ async def test_a_kill_of_the_worker_after_any_statement_leaves_the_jobs_writes_w
     assert kills >= 6
 
 
+async def test_blocks_that_a_job_opens_at_the_same_time_all_commit_with_its_result(
+    database_url: str, database: Database
+) -> None:
+    await database.fetch("CREATE TABLE purchase (id integer)")
+    app = make_app(database_url)
+
+    @app.task(queue="pay", name="pay")
+    async def pay() -> None:
+        async def write(number: int) -> None:
+            async with current_job().transaction() as connection:
+                await connection.execute("INSERT INTO purchase VALUES ($1)", number)
+                with contextlib.suppress(RuntimeError):
+                    async with current_job().transaction():
+                        await connection.execute("INSERT INTO purchase VALUES (99)")
+                        raise RuntimeError
+
+        await asyncio.gather(*map(write, range(3)))
+
+    async with running_worker(app, queues=("pay",)):
+        await (await app.enqueue(pay.call()))
+    rows = await database.fetch("SELECT id FROM purchase ORDER BY id")
+    assert [row["id"] for row in rows] == [0, 1, 2]
+    await app.close()
+
+
 async def test_a_job_that_has_another_owner_by_now_writes_nothing(database_url: str, database: Database) -> None:
     await database.fetch("CREATE TABLE purchase (id integer)")
     app = make_app(database_url)

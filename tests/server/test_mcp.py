@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, TextContent, Tool
 
 from tests.support.operate import create_token
+from tests.support.start_table import OPTIONS
 from tests.support.web import LOGIN_NEEDED, WebServer
 from tidemill.server.mcp.tools import OFFERED, offered_tools
 from tidemill.store.database import Database
@@ -78,6 +80,40 @@ async def test_an_assistant_enqueues_explains_and_cancels(web: WebServer, databa
         assert done["done"] == 1
     (entry,) = await database.fetch("SELECT who, action FROM tidemill.audit WHERE action = 'job.cancel'")
     assert entry["who"].startswith("helper (token ")
+
+
+async def test_an_assistant_learns_the_arguments_of_a_task_and_gives_every_option(
+    web: WebServer, database: Database
+) -> None:
+    token, _ = await create_token(database, "helper", "operator", by="ann")
+    given = {
+        name: value for options, calls, _ in OPTIONS.values() if "batch" in calls for name, value in options.items()
+    }
+    left_out = {
+        "at",
+        "webhook",
+        "required_model",
+        "rate_key",
+        "unique_key",
+        "unique_for",
+    }  # These need more than a task.
+    options = {name: value for name, value in given.items() if name not in left_out}
+    async with assistant(web, token) as client:
+        known = {each["name"]: each for each in (await call(client, "list_startable"))["items"]}
+        assert known["send"]["schema"]["required"] == ["order"]
+        job = await call(client, "enqueue_job", task="send", args={"order": 1}, **options)
+        batch = await call(client, "enqueue_batch", task="send", each=[{"order": 2}, {"order": 3}], **options)
+        later = await call(client, "enqueue_job", task="send", args={"order": 4}, at="2090-01-31T12:00:00+01:00")
+        assert (await call(client, "get_batch", id=batch["id"]))["total"] == 2
+        await call(client, "cancel_batch", id=batch["id"])
+        assert [each["id"] for each in (await call(client, "list_batches"))["items"]] == [batch["id"]]
+        run = await call(client, "start_run", workflow="Asking", delay="1h", tags=["a"], priority=8)
+    (row,) = await database.fetch("SELECT tags, priority, fair_key FROM tidemill.job WHERE id = $1", job["id"])
+    assert (row["tags"], row["priority"], row["fair_key"]) == (["a", "b"], 8, options["fair_key"])
+    (row,) = await database.fetch("SELECT due_at FROM tidemill.job WHERE id = $1", later["id"])
+    assert row["due_at"] == datetime(2090, 1, 31, 11, tzinfo=UTC)
+    (row,) = await database.fetch("SELECT tags, priority FROM tidemill.run WHERE id = $1", run["id"])
+    assert (row["tags"], row["priority"]) == (["a"], 8)
 
 
 async def test_a_viewer_is_offered_what_changes_nothing_and_is_refused_the_rest(

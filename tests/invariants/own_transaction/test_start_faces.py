@@ -1,4 +1,4 @@
-"""Every face that starts work takes the options of the table in `docs/jobs.md`: Python, SQL, HTTP, gRPC, commands."""
+"""Every face that starts work takes the options of `docs/jobs.md`: Python, SQL, HTTP, gRPC, commands, tools."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tidemill.ops.jobs.batches import EnqueueBatch, enqueue_batch
 from tidemill.ops.jobs.jobs import EnqueueJob, enqueue_job
 from tidemill.ops.runs.runs import StartRun, start_run
 from tidemill.ops.runs.start import StartWork, start_work
+from tidemill.server.mcp.tools import offered_tools
 from tidemill.server.rpc import operations_pb2
 from tidemill.store.database import Database
 from tidemill.store.jobs.declared import declare
@@ -42,6 +43,10 @@ def of_message(name: str) -> set[str]:
     return set(getattr(operations_pb2, name).DESCRIPTOR.fields_by_name)
 
 
+def of_tool(name: str) -> set[str]:
+    return set(offered_tools()[name].schema["properties"])
+
+
 FACES = {
     "app.enqueue": ("enqueue", set(EnqueueOptions.__annotations__)),
     "app.enqueue_many": ("enqueue_many", set(ManyOptions.__annotations__)),
@@ -57,6 +62,9 @@ FACES = {
     "rpc EnqueueBatch": ("batch", of_message("EnqueueBatchRequest")),
     "rpc StartRun": ("start_flow", of_message("StartRunRequest")),
     "rpc StartWork": ("enqueue", of_message("StartWorkRequest")),
+    "tool enqueue_job": ("enqueue", of_tool("enqueue_job")),
+    "tool enqueue_batch": ("batch", of_tool("enqueue_batch")),
+    "tool start_run": ("start_flow", of_tool("start_run")),
 }
 
 

@@ -151,8 +151,7 @@ class RunningJob(msgspec.Struct, eq=False):
                     "task with isolation='process' has none"
                 )
             self.writes = self.writes_factory()
-        connection = await self.writes.open()
-        async with connection.transaction():
+        async with self.writes.block() as connection:
             yield connection
 
     @property

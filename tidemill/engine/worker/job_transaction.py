@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from tidemill.core.jobs.job import Finish
@@ -20,6 +23,24 @@ class JobTransaction:
         self._worker_id = worker_id
         self._connection: Connection | None = None
         self._transaction: Any = None
+        self._block = asyncio.Lock()
+        self._owner: asyncio.Task[Any] | None = None
+
+    @asynccontextmanager
+    async def block(self) -> AsyncIterator[Connection]:
+        """One block of the task's writes; those of other asyncio tasks wait, since savepoints only nest."""
+        me = asyncio.current_task()
+        if self._owner is me:
+            async with (connection := await self.open()).transaction():
+                yield connection
+            return
+        async with self._block:
+            self._owner = me
+            try:
+                async with (connection := await self.open()).transaction():
+                    yield connection
+            finally:
+                self._owner = None
 
     async def open(self) -> Connection:
         """The connection, in a transaction that stays open until the job has ended."""

@@ -14,7 +14,8 @@ from tidemill.ops.operator.registry import all_operations
 #: with people.
 OFFERED = (
     "get_overview", "search", "explain", "explain_why_not",
-    "list_jobs", "get_job", "get_job_log", "enqueue_job", "retry_jobs", "cancel_jobs",
+    "list_startable", "list_jobs", "get_job", "get_job_log", "enqueue_job", "retry_jobs", "cancel_jobs",
+    "list_batches", "get_batch", "enqueue_batch", "cancel_batch",
     "list_workflows", "list_runs", "get_run", "get_dag_tree", "get_ticks", "get_run_log", "start_run", "send_event",
     "fork_run", "retry_run", "rerun_dag", "cancel_run", "cancel_node",
     "list_inputs", "submit_input",
