@@ -109,7 +109,9 @@ def test_a_day_with_a_pipeline(folder: Path) -> None:
     ok(folder, "pipeline", "run", "app.py", "--once")
 
     (folder / "states/logs/2026-01-17.txt").unlink()
-    assert "summary/2026-01-17.txt" in ok(folder, "pipeline", "clean", "app.py")
+    listed = ok(folder, "pipeline", "clean", "app.py")
+    assert "summary/2026-01-17.txt" in listed
+    assert "add --how archive or --how delete, and --yes" in listed, "its stage keeps them"
     assert "summary/2026-01-17.txt" in tree(folder / "states")
     ok(folder, "pipeline", "clean", "app.py", "--how", "delete", "--yes")
     assert "summary/2026-01-17.txt" not in tree(folder / "states")
@@ -120,7 +122,12 @@ def test_a_day_with_a_pipeline(folder: Path) -> None:
     assert "there is no folder" in refused.stderr + refused.stdout, "what cannot be seen from here is not gone"
     (folder / "away").rename(folder / "states")
 
+    (folder / "next.py").write_text(APP)
+    renamed = run(folder, "deploy", "check", "next.py").stdout
+    assert "only the name of its module has changed: in a file that is called app.py" in " ".join(renamed.split())
     (folder / "app.py").write_text(APP.replace('"# " + text', '"## " + text'))
+    told = run(folder, "deploy", "check", "app.py").stdout
+    assert "the code of the stage has changed: app.post" in " ".join(told.split())
     assert "its code changed: app.post" in ok(folder, "pipeline", "plan", "app.py")
     assert "now count as built by the current code" in ok(folder, "pipeline", "accept", "app.py", "post", "--yes")
     assert "0 to build" in ok(folder, "pipeline", "plan", "app.py")

@@ -171,6 +171,8 @@ async def clean(
         elif yes:
             done = await at.do(clean_pipeline, CleanPipeline(name=name, how=how, count=found.total))
             out().print(f"{name}: {done.kept} kept, {done.archived} archived, {done.deleted} deleted")
+        elif all((how or orphan.how) == "keep" for orphan in found.items):
+            out().print("nothing is to be done: add --how archive or --how delete, and --yes", style="dim")
         else:
             out().print("nothing was done: add --yes", style="dim")
 

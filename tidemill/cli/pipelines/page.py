@@ -53,6 +53,11 @@ def print_problems(problems: Iterable[str]) -> None:
         out().print(f"  {problem}", style="red")
 
 
+def _name(stage: str, entity: str) -> str:
+    """A state as it is called: the only one of a stage without variables by its stage alone."""
+    return f"{stage}/{entity}" if entity else stage
+
+
 def print_plan(report: PlanReport) -> None:
     """What would be done, and why."""
     console = out()
@@ -64,7 +69,7 @@ def print_plan(report: PlanReport) -> None:
     made = table("state", "", "why", wide="why")
     for step in report.steps:
         word = "build" if step.is_build else step.state
-        made.add_row(f"{step.stage}/{step.entity}", Text(word, style=STYLES.get(word, "cyan")), step.told)
+        made.add_row(_name(step.stage, step.entity), Text(word, style=STYLES.get(word, "cyan")), step.told)
     if report.steps:
         console.print(made)
     if (more := report.builds + report.holds - len(report.steps)) > 0:
@@ -124,7 +129,7 @@ def print_builds(builds: Sequence[Build]) -> None:
     for build in builds:
         made.add_row(
             ago(build.at),
-            f"{build.stage}/{build.entity}",
+            _name(build.stage, build.entity),
             build.outcome,
             "" if build.took is None else short(build.took),
             "" if build.size is None else f"{build.size:,}",
@@ -137,7 +142,7 @@ def print_builds(builds: Sequence[Build]) -> None:
 def print_state(state: StateDetails) -> None:
     """Everything about one state."""
     console = out()
-    title = (f"{state.pipeline}/{state.stage}/{state.entity}  ", "bold")
+    title = (f"{state.pipeline}/{_name(state.stage, state.entity)}  ", "bold")
     console.print(Text.assemble(title, (state.state, STYLES.get(state.state, ""))))
     for output in state.outputs:
         console.print(f"  output   {output.path}")
@@ -156,7 +161,7 @@ def print_state(state: StateDetails) -> None:
         made_by = "" if one.made_by is None else f"  made by {one.made_by.stage}"
         console.print(f"  {one.path}  {(one.content or 'missing')[:12]}{made_by}")
     direct = {one.path for one in state.inputs} | {
-        f"{by.stage}/{by.entity}" for one in state.inputs if (by := one.made_by)
+        _name(by.stage, by.entity) for one in state.inputs if (by := one.made_by)
     }
     _print_names("made from", [name for name in state.made_from if name not in direct])
     _print_names("taken by", state.followed_by)

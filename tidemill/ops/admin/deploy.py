@@ -14,6 +14,7 @@ from tidemill.core.schedule import Schedule
 from tidemill.declarations import Declarations
 from tidemill.ops.operator.operation import Nothing, doc, operation
 from tidemill.ops.runs.migrate import RUNS_AT_ONCE, StuckRuns, grouped, older_runs
+from tidemill.pipelines.definition.code_hash import changed_parts
 from tidemill.store.jobs.schedules.schedules import RunTemplate
 from tidemill.store.maintenance.deploy import (
     known_monitors,
@@ -229,8 +230,20 @@ async def _check_states(tx: Transaction, declared: Declarations) -> list[Rebuilt
         if pipeline is None or stage not in pipeline.stages:
             changed.append(RebuiltStates(row["pipeline"], stage, row["states"], "no stage builds them any more"))
         elif pipeline.stages[stage].code.total != row["code"]:
-            changed.append(RebuiltStates(row["pipeline"], stage, row["states"], "the code of the stage has changed"))
+            before = {} if row["parts"] is None else decode(row["parts"], dict[str, str])
+            why = _what_changed(before, pipeline.stages[stage].code.parts)
+            changed.append(RebuiltStates(row["pipeline"], stage, row["states"], why))
     return changed
+
+
+def _what_changed(before: dict[str, str], after: dict[str, str]) -> str:
+    gone, new = (sorted(one.items() - other.items()) for one, other in ((before, after), (after, before)))
+    if gone and [(name.partition(".")[2], part) for name, part in gone] == [
+        (n.partition(".")[2], part) for n, part in new
+    ]:
+        modules = ", ".join(sorted({name.partition(".")[0] for name, _ in gone}))
+        return f"only the name of its module has changed: in a file that is called {modules}.py they stay as they are"
+    return f"the code of the stage has changed: {', '.join(changed_parts(before, after)[:5])}"
 
 
 async def _without_code(tx: Transaction, declared: Declarations) -> AsyncIterator[WithoutCode]:

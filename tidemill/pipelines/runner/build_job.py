@@ -212,7 +212,9 @@ async def _build_leased(
             world.files[path] = FileFact(one.signature, one.signature, one.content, one.size)
     done = await CommitBatch(database, states, stage.pipeline.name, builder, stage, world).commit([(step, result)])
     if done.failed:
-        raise Discard(result.error or "the build failed")
+        failed = Discard(result.error or "the build failed")
+        failed.add_note(f"\nThe log of the build:\n{result.log}")  # With the traceback of the stage's function.
+        raise failed
     if done.overtaken:
         return {}, "its inputs changed while it was built, or another build was faster"
     outcome = "skipped" if not result.outputs else "built" if done.changed else "same"

@@ -15,9 +15,11 @@ SELECT id, queue, task, args, run_id FROM tidemill.job
 WHERE id > $1 AND state <> 'running' ORDER BY id LIMIT $2
 """
 
-#: How many states of each stage were built by each code.
+#: How many states of each stage were built by each code, and the hashes of its parts.
 STATE_CODES = """
-SELECT pipeline, stage, code, count(*) AS states FROM tidemill.state WHERE content <> '' GROUP BY 1, 2, 3 ORDER BY 1, 2
+SELECT s.*, c.parts FROM (
+    SELECT pipeline, stage, code, count(*) AS states FROM tidemill.state WHERE content <> '' GROUP BY 1, 2, 3) AS s
+LEFT JOIN tidemill.state_code AS c USING (pipeline, stage, code) ORDER BY 1, 2
 """
 
 #: The schedules that are stored for an application.
@@ -47,7 +49,7 @@ async def waiting_jobs(tx: Transaction, *, at_once: int = 5000) -> AsyncIterator
 
 
 async def state_codes(tx: Transaction) -> list[Any]:
-    """How many states of each stage were built by each code."""
+    """How many states of each stage were built by each code, and the hashes of its parts."""
     return await tx.fetch(STATE_CODES)
 
 
