@@ -325,7 +325,7 @@ async def is_asleep(database: Database, run: RunHandle, *, notes: int = 0, recei
 
 
 async def test_a_run_no_longer_tells_of_a_wrong_event_once_it_goes_on(app: App, database: Database) -> None:
-    wrong = b'{"kind":"received","at":1.0,"event":{"type":"Go","value":{"word":["a","b"]}}}'
+    wrong = b'{"kind":"received","at":1.0,"event":{"type":"tests.support.durable.Go","value":{"word":["a","b"]}}}'
     said = (
         "something that was sent to it could not be read: these values do not fit the event class Go: "
         "word must be a valid string, and not ['a', 'b']"
