@@ -139,7 +139,7 @@ async def test_every_route_of_the_server_has_a_row(site: Site) -> None:
     """Also those that are not in the document: pages, files, the log-in."""
     app = load_app(str(APP))
     async with site.database() as database:
-        routes = build(ServerState(app, database, ServerSettings()))._inner.routes
+        routes = build(ServerState(app, database, ServerSettings()))._inner._inner.routes
     found = {
         (method, re.sub(r"\{(\w+):\w+\}", r"{\1}", route.path))
         for route in routes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from tests.support.durable import TURN, Ask, Chain, Go, completed_once, running_
 from tidemill import App
 from tidemill.core.errors import NotFoundError, PayloadError
 from tidemill.core.ticks import Received
+from tidemill.engine.runs.run_store import PostgresRunStore
 from tidemill.flows import Context, Event, HumanResponseEvent, StartEvent, StopEvent, Workflow, step
 from tidemill.flows.definition.retry_policy import retry_policy, stop_after_attempt, wait_fixed
 from tidemill.flows.encoding.journal import encode_tick
@@ -21,6 +22,7 @@ from tidemill.flows.errors import WorkflowTimeoutError
 from tidemill.flows.runner.run_handle import RunHandle
 from tidemill.store.database import Database
 from tidemill.store.runs.inbox import send_to_run
+from tidemill.store.runs.run_turn import RunTurn
 
 effects: list[str] = []
 
@@ -240,6 +242,44 @@ async def test_an_event_that_is_sent_as_the_run_is_being_released_is_not_lost(
     assert results == [str(number) for number in range(150)]
 
 
+@pytest.mark.parametrize("others", [0, 1])
+async def test_a_run_that_is_claimed_before_its_release_was_heard_of_goes_on_from_its_journal(
+    app: App, database: Database, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    """The answer to the release is late: the run is still in memory when it is claimed, alone or with others."""
+    monkeypatch.setattr("tidemill.engine.runs.durable_run.IDLE_BEFORE_RELEASE", 0.0)
+    monkeypatch.setattr("tidemill.engine.runs.run_claims.FIND_OWN_EVERY", 600.0)
+    released, heard = asyncio.Event(), asyncio.Event()
+    commit, load = PostgresRunStore.commit, PostgresRunStore.load
+
+    async def answer_late(store: PostgresRunStore, owner: int, number: int, turns: Sequence[RunTurn]) -> set[int]:
+        mine = await commit(store, owner, number, turns)
+        if any(turn.release for turn in turns) and not released.is_set():
+            released.set()
+            await heard.wait()
+        return mine
+
+    async def load_late(store: PostgresRunStore, numbers: Sequence[int]) -> Any:
+        if released.is_set() and not heard.is_set():
+            heard.set()
+            await eventually(lambda: run.id not in run_worker.work.runs)
+        return await load(store, numbers)
+
+    monkeypatch.setattr(PostgresRunStore, "commit", answer_late)
+    monkeypatch.setattr(PostgresRunStore, "load", load_late)
+    async with running_run_worker(app) as run_worker:
+        run = await app.start(Ask)
+        await released.wait()
+        async with database.transaction() as together:
+            await run.send_event(Go(word="again"), conn=together)
+            for _ in range(others):
+                await app.start(Ask, conn=together)
+        if not others:
+            await eventually(lambda: is_owned(database, run))
+            heard.set()
+        assert await run.result(timeout=120) == "again"
+
+
 async def test_a_send_that_meets_a_release_under_lock_wakes_the_run_again(
     app: App, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -355,6 +395,10 @@ async def says(database: Database, run: RunHandle, note: str | None) -> bool:
 async def has_asked(database: Database, run: RunHandle) -> bool:
     rows = await database.fetch("SELECT data FROM tidemill.tick WHERE run_id = $1", run.id)
     return any(b'"asked"' in row["data"] for row in rows)
+
+
+async def is_owned(database: Database, run: RunHandle) -> bool:
+    return await value(database, "SELECT owner IS NOT NULL FROM tidemill.run WHERE id = $1", run.id)
 
 
 async def let_time_pass(database: Database, run: RunHandle) -> bool:

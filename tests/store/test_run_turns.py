@@ -7,7 +7,7 @@ from tidemill.store.runs.run_turn import NewRun, RunTurn
 from tidemill.store.runs.turns import commit_turn
 
 OWNER = 1
-NOTES = ['said "no"', "a\\b", "{1,2}", "two\nlines", "null", "", "Ünïcödé 🌊", None]
+NOTES = ['said "no"', "a\\b", "{1,2}", "two\nlines", "null", " ", "Ünïcödé 🌊", None]
 
 
 def begun(number: int) -> RunTurn:

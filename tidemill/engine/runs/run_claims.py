@@ -52,6 +52,7 @@ class RunClaims:
         self._wake_at = 0.0
         self._woken_at = 0.0
         self._find_own_at = 0.0
+        self._claimed_early: set[int] = set()  # claimed while they were in memory, because their release was under way
 
     def wake_now(self) -> None:
         """Something has arrived for a released run."""
@@ -94,8 +95,9 @@ class RunClaims:
             return 0
         now = asyncio.get_running_loop().time()
         room = min(CLAIM_AT_ONCE, MOST_RUNS - len(self._worker.runs))
-        if now >= self._find_own_at:
+        if now >= self._find_own_at or self._claimed_early - self._worker.runs.keys():
             self._find_own_at = now + FIND_OWN_EVERY
+            self._claimed_early &= self._worker.runs.keys()
             rows = await self._store.find_own(self._worker.life.worker_id, list(self._worker.runs), CLAIM_AT_ONCE)
             await self._load([row for row in rows if row["kind"] in self._worker.kinds])
         if self._worker.is_quarantine or self._may_take_suspects(now):
@@ -153,10 +155,11 @@ class RunClaims:
 
     async def _load(self, rows: Sequence[Any], *, is_suspect: bool = False) -> None:
         """Load our runs from the store, and let them go on."""
-        numbers = [row["id"] for row in rows if row["id"] not in self._worker.runs]
-        if not numbers:
+        self._claimed_early |= {row["id"] for row in rows} & self._worker.runs.keys()
+        rows = [row for row in rows if row["id"] not in self._worker.runs]
+        if not rows:
             return
-        snapshots, ticks = await self._store.load(numbers)
+        snapshots, ticks = await self._store.load([row["id"] for row in rows])
         older = {(row["kind"], row["version"]) for row in rows if row["seq"] and self._is_older(row)}
         definitions = await self._store.read_definitions(sorted(older)) if older else {}
         opened: dict[DurableRun, tuple[Any, Sequence[Tick]]] = {}

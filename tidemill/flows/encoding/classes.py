@@ -9,7 +9,8 @@ A class that was only moved to another module is found by its bare name, if no o
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import sysconfig
+from collections.abc import Callable, Set
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
@@ -23,6 +24,8 @@ _remembered: WeakValueDictionary[str, type] = WeakValueDictionary()
 
 #: Classes by the names, bare or qualified, that they had before.
 _renamed: WeakValueDictionary[str, type] = WeakValueDictionary()
+
+_INSTALLED = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 
 #: The attribute of classes that stand in for those of another version of the application.
 STANDS_IN = "__stands_in__"
@@ -108,7 +111,7 @@ def _attribute(name: str) -> type | None:
 def _namesake(name: str, base: type) -> type | None:
     """Return the only class of this kind and bare name: the module of a program is `__main__` when the program is run.
 
-    A class of an application has not become one of Tidemill, nor the other way round."""
+    A class of an application has not become one of Tidemill or of a library, nor the other way round."""
     module, _, bare = name.rpartition(".")
     found = {id(cls): cls for cls in _remembered.values() if cls.__qualname__ == bare}
     for each in list(sys.modules.values()):
@@ -116,10 +119,23 @@ def _namesake(name: str, base: type) -> type | None:
         if isinstance(cls, type) and cls.__qualname__ == bare and cls.__module__ == each.__name__:
             found[id(cls)] = cls
     is_own = name.startswith("tidemill.")
+    packages = {cls.__module__.partition(".")[0] for cls in _remembered.values()}
     namesakes = [
-        cls for cls in found.values() if issubclass(cls, base) and cls.__module__.startswith("tidemill.") == is_own
+        cls
+        for cls in found.values()
+        if issubclass(cls, base)
+        and cls.__module__.startswith("tidemill.") == is_own
+        and not _is_of_library(cls.__module__.partition(".")[0], packages)
     ]
     if len(namesakes) > 1:
         place = module.rpartition(".")[2]
         namesakes = [cls for cls in namesakes if cls.__module__.rpartition(".")[2] == place]
     return namesakes[0] if len(namesakes) == 1 else None
+
+
+def _is_of_library(package: str, with_events: Set[str]) -> bool:
+    """Return whether a package is an installed one, and none of the application's, which define events."""
+    if package in with_events:
+        return False
+    file = getattr(sys.modules.get(package), "__file__", None) or ""
+    return package in sys.stdlib_module_names or file.startswith(_INSTALLED)

@@ -122,6 +122,8 @@ class FlowKind:
             run = DurableFlowRun(self, run_worker, row["id"], stored=0)
             first: list[Tick] = [started]
             run.enter_span(started.input)
+        elif snapshot is None and not ticks:
+            raise PayloadError(f"its journal of {row['seq']} ticks is gone; {WAYS_OUT}")
         else:
             restored = restore(self.workflow, snapshot, ticks, version=version, definition=definition, at=now)
             run = DurableFlowRun(self, run_worker, row["id"], stored=row["seq"], state=restored.state)
