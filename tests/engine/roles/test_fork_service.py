@@ -10,8 +10,10 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.support import eventually, value
 from tests.support.cli import Process, all_gone, asked_until, listing, make_folder, wait_for
 from tidemill.engine.roles.forking import CAN_COPY
+from tidemill.store.database import Database
 
 pytestmark = pytest.mark.skipif(not CAN_COPY, reason="copies are made on Linux only")
 
@@ -78,6 +80,19 @@ def test_an_isolated_task_runs_in_a_copy_that_sees_what_its_worker_sees(worker: 
 def test_the_end_of_a_copy_is_told_as_that_of_a_child(worker: Process, folder: Path) -> None:
     assert "was killed by SIGSEGV" in json.dumps(ended(folder, "die"))
     assert ended(folder, "look")["result"]["parent"] == worker.pid, "the next job has another process"
+
+
+async def test_the_ends_of_many_copies_that_die_while_others_start_are_all_told(
+    worker: Process, database: Database
+) -> None:
+    """Files of copies that have ended are closed while those of others are opened under the same numbers."""
+    await database.fetch("SELECT tidemill.enqueue('die') FROM generate_series(1, 300)")
+    failed = "SELECT count(*) FROM tidemill.job_history WHERE state = 'failed'"
+    assert await eventually(lambda: holds(database, failed, 300), timeout=60)
+
+
+async def holds(database: Database, count: str, wanted: int) -> bool:
+    return await value(database, count) == wanted
 
 
 def test_a_copy_ends_with_the_role_that_asked_for_it(worker: Process, folder: Path, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from typing import Protocol
 
 import msgspec
 
+from tidemill.engine.containment.cancellation import end
 from tidemill.engine.roles.forking import CopiedChild, start_copy
 
 #: The modules that run as helpers: each has a function `main`, which is given the words of its command line.
@@ -180,7 +181,7 @@ class ForkService:
                 control.send(msgspec.msgpack.encode(HelperNews(pid=helper.pid)))
             status = await helper.wait()
             del self._helpers[helper.pid]
-            killing.cancel()
+            await end([killing])  # Else the event loop would take the next file of this number for the closed socket.
             control.send(msgspec.msgpack.encode(HelperNews(status=status)))
 
     async def _start(self, data: bytes, files: list[int]) -> CopiedChild | None:

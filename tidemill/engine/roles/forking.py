@@ -160,9 +160,12 @@ class CopiedChild:
             os.kill(self.pid, number)
 
     def _reap(self) -> None:
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        if not pid:
+            return
         asyncio.get_running_loop().remove_reader(self._handle)
         os.close(self._handle)
-        self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        self.returncode = os.waitstatus_to_exitcode(status)
         if not self._ended.done():
             self._ended.set_result(self.returncode)
 
