@@ -95,7 +95,7 @@ class ManyApplications:
                 return (await self._site(named))[1]
             if named is not None:  # It must not run a workflow of another application.
                 raise NotFoundError(f"there is no application {named[:100]!r} whose webhooks could be called")
-        grants = await self._grants(scope, headers)
+        grants = await self._grants(headers)
         allowed = [] if grants is None else self.of(grants)
         scope[APPLICATIONS] = allowed
         if named is not None:
@@ -107,7 +107,7 @@ class ManyApplications:
             named = allowed[0] if allowed else self._first.app.name
         return (await self._site(named))[1]
 
-    async def _grants(self, scope: Any, headers: dict[bytes, bytes]) -> Grants | None:
+    async def _grants(self, headers: dict[bytes, bytes]) -> Grants | None:
         """The roles of the account of a request; None if it has none."""
         cookie = read_cookie(headers, cookie_name(self._first.settings))
         bearer = bearer_token(header_text(headers, b"authorization"))

@@ -282,18 +282,18 @@ class Database:
         return await self._patiently(self._connect_listener, None)
 
     @asynccontextmanager
-    async def acquire(self, *, patience: float | None = None) -> AsyncIterator[Executor]:
+    async def acquire(self) -> AsyncIterator[Executor]:
         """A connection from the pool."""
         pool = self._opened()
         with self._own_errors():
-            connection = await self._patiently(lambda: self._take(pool), patience)
+            connection = await self._patiently(lambda: self._turns.take(pool), None)
             try:
                 yield connection
             except Exception as error:
                 await _leave_read_only(pool, error)
                 raise
             finally:
-                await self._give_back(pool, connection)
+                await self._turns.give_back(pool, connection)
 
     @asynccontextmanager
     async def transaction(self, *, patience: float | None = None) -> AsyncIterator[Executor]:
@@ -301,12 +301,12 @@ class Database:
         pool = self._opened()
 
         async def begin() -> tuple[Any, Any]:
-            connection = await self._take(pool)
+            connection = await self._turns.take(pool)
             try:
                 transaction = connection.transaction()
                 await transaction.start()
             except BaseException:
-                await self._give_back(pool, connection)
+                await self._turns.give_back(pool, connection)
                 raise
             return connection, transaction
 
@@ -321,21 +321,18 @@ class Database:
                     raise
                 await transaction.commit()
             finally:
-                await self._give_back(pool, connection)
+                await self._turns.give_back(pool, connection)
 
     async def run(self, work: Callable[[Executor], Awaitable[T]], *, patience: float | None = None) -> T:
         """Run idempotent work, and retry it until the server answers."""
 
         async def once() -> T:
             pool = self._opened()
-            connection = await self._take(pool)
+            connection = await self._turns.take(pool)
             try:
-                result = await work(connection)
-            except BaseException:
-                await self._give_back(pool, connection)
-                raise
-            await self._give_back(pool, connection, as_new=True)
-            return result
+                return await work(connection)
+            finally:
+                await self._turns.give_back(pool, connection)
 
         with self._own_errors():
             return await self._patiently(once, patience)
@@ -362,13 +359,6 @@ class Database:
     async def fetchrow(self, statement: str, *args: Any, patience: float | None = 30.0) -> asyncpg.Record | None:
         rows = await self.fetch(statement, *args, patience=patience)
         return rows[0] if rows else None
-
-    async def _take(self, pool: asyncpg.Pool) -> Executor:
-        return await self._turns.take(pool)
-
-    async def _give_back(self, pool: asyncpg.Pool, connection: Executor, *, as_new: bool = False) -> None:
-        """Return a connection to the pool; `as_new`: no statement has failed or is in progress on it."""
-        await self._turns.give_back(pool, connection)
 
     def _opened(self) -> asyncpg.Pool:
         if self._pool is None:

@@ -289,20 +289,20 @@ async def downgrade(database: Database, chain: Chain = OWN_CHAIN, *, to: int) ->
     return undone
 
 
-async def wait_for_schema(database: Database, chain: Chain = OWN_CHAIN, *, patience: float | None = None) -> None:
+async def wait_for_schema(database: Database, *, patience: float | None = None) -> None:
     """Wait until the schema has the version that this code needs; one that needs newer code is an error."""
     loop = asyncio.get_running_loop()
     give_up = None if patience is None else loop.time() + patience
     pause = 0.05
     while True:
         # Without a chosen application only the shared tables can be read; later statements ask for the application.
-        schema = chain.schema or (database.schema if database.application else database.installation)
-        current = await schema_version(database, chain, schema=schema, patience=patience)
-        check_known(database, current, chain)
-        if current.version >= chain.latest:
+        schema = database.schema if database.application else database.installation
+        current = await schema_version(database, schema=schema, patience=patience)
+        check_known(database, current)
+        if current.version >= OWN_CHAIN.latest:
             return
         if give_up is not None and loop.time() > give_up:
-            raise SchemaError(_missing(database, current.version, chain))
+            raise SchemaError(_missing(database, current.version, OWN_CHAIN))
         await asyncio.sleep(pause)
         pause = min(pause * 1.5, 1.0)
         await database.locate(patience=patience)

@@ -144,9 +144,9 @@ def _listening_connection(database: Database) -> ListeningConnection:
 class Notifier:
     """Notifies workers of queues with new jobs: at once after a quiet period, otherwise every few milliseconds."""
 
-    def __init__(self, database: Database, *, quiet: float = 0.005) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self.quiet = quiet
+        self.quiet = 0.005
         self._last = float("-inf")
         self._waiting: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -163,10 +163,6 @@ class Notifier:
     def notified_inside(self, wakes: set[str]) -> None:
         """A statement has notified workers of these queues and lanes, and of earlier jobs in them."""
         self._waiting -= wakes
-
-    def forget_last(self) -> None:
-        """Let the next statement notify."""
-        self._last = float("-inf")
 
     def notify_soon(self, wakes: set[str]) -> None:
         """Notify workers of these queues and lanes, together with all other requests of the next few milliseconds."""

@@ -108,8 +108,7 @@ def test_a_large_log_is_cut_at_the_next_start(directory: Path, embedded: Embedde
     log.write_bytes(b"old line\n" * (server_log.LARGEST // 9 + 1))
     embedded.ensure()
     assert log.stat().st_size < 100_000
-    assert "ready to accept connections" in embedded.log_tail()
-    assert len(embedded.log_tail(2).splitlines()) == 2
+    assert "ready to accept connections" in log.read_text()
 
 
 # Sharing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tidemill.core.expressions.paths import ABSENT, Path, RefError, kind_of
+from tidemill.core.expressions.paths import ABSENT, RefError, kind_of
 from tidemill.core.expressions.refs import ITEM, RefResolver
 from tidemill.dags.definition.check import INDEX
 from tidemill.dags.definition.model import RUN
@@ -52,11 +52,11 @@ def read_skip(step: PlannedNode, ref_scope: RefScope, refs: RefResolver) -> bool
     return held
 
 
-def read_object(expression: Any, ref_scope: RefScope, refs: RefResolver, place: Path = ("args",)) -> dict[str, Any]:
+def read_object(expression: Any, ref_scope: RefScope, refs: RefResolver) -> dict[str, Any]:
     """Resolve the refs of arguments."""
-    found = refs.resolve(expression, ref_scope, place)
+    found = refs.resolve(expression, ref_scope, ("args",))
     if not isinstance(found, dict):
-        raise RefError(place, f"arguments must be an object, but this is {kind_of(found)}")
+        raise RefError(("args",), f"arguments must be an object, but this is {kind_of(found)}")
     return found
 
 

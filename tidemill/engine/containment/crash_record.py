@@ -74,8 +74,8 @@ def died_in_call(descriptor: int) -> bool:
 class CrashRecord:
     """The calls that run now, and those that earlier processes died in. Calls may begin and end in any thread."""
 
-    def __init__(self, descriptor: int | None = None, *, max_losses: int = MAX_LOSSES) -> None:
-        self.max_losses = max_losses
+    def __init__(self, descriptor: int | None = None) -> None:
+        self.max_losses = MAX_LOSSES
         self._memory = mmap.mmap(-1 if descriptor is None else descriptor, SIZE)
         self._free = deque(range(SLOTS))
         self._lock = threading.Lock()

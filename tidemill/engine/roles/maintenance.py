@@ -184,9 +184,8 @@ def maintenance_role(
     settings: MaintenanceSettings | None = None,
     *,
     chains: Sequence[Chain] = (),
-    clock: Clock = SYSTEM_CLOCK,
 ) -> Role[Maintenance]:
     """Maintenance as a role, which applies our migrations and those of an application before it sweeps."""
-    maintenance = Maintenance(database, settings, clock=clock)
+    maintenance = Maintenance(database, settings)
     reporter = MeterReporter(database, maintenance.meter, "maintenance")
     return Role(maintenance, database, reporter=reporter, migrations=(OWN_CHAIN, *chains))

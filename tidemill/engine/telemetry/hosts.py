@@ -66,8 +66,8 @@ class HostSample(msgspec.Struct, frozen=True, omit_defaults=True):
 class HostReader:
     """Reads a host repeatedly, and keeps the previous reading to compare with."""
 
-    def __init__(self, *, disk: Path | None = None, gpus: Probe | None = None, cgroups: Path = cgroup.MOUNT) -> None:
-        self._disk = disk or Path.cwd()
+    def __init__(self, *, gpus: Probe | None = None, cgroups: Path = cgroup.MOUNT) -> None:
+        self._disk = Path.cwd()
         self._gpus = gpus or find_probe()
         self._cgroups = cgroups
         self._read_at = 0.0

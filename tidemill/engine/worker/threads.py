@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any
 from weakref import WeakSet
@@ -35,10 +35,10 @@ def caught(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
         return None, error
 
 
-async def in_thread(call: Callable[[], Any], executor: Executor | None = None) -> Any:
+async def in_thread(call: Callable[[], Any]) -> Any:
     """Call in a thread with the caller's context variables; returns or raises what the call did."""
     context = copy_context()
-    result, error = await asyncio.get_running_loop().run_in_executor(executor, lambda: context.run(caught, call))
+    result, error = await asyncio.get_running_loop().run_in_executor(None, lambda: context.run(caught, call))
     if error is not None:
         raise error
     return result

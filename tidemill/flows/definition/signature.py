@@ -121,7 +121,7 @@ class StepSignature(msgspec.Struct, frozen=True, kw_only=True):
 def read_signature(function: Callable[..., Any], namespace: dict[str, Any] | None = None) -> StepSignature:
     """Read the annotations of a step; a `WorkflowValidationError` if they are invalid for a step."""
     where = f"step {function.__qualname__}"
-    hints = _resolve_hints(function, namespace, where)
+    hints = _resolve_hints(function, namespace)
     if "return" not in hints:
         raise WorkflowValidationError(
             "Return types of workflows step functions must be annotated with their type: "
@@ -192,7 +192,7 @@ def _check_event_parameters(where: str, single: list[Any], lists: list[Any]) -> 
                 )
 
 
-def _resolve_hints(function: Callable[..., Any], namespace: dict[str, Any] | None, where: str) -> dict[str, Any]:
+def _resolve_hints(function: Callable[..., Any], namespace: dict[str, Any] | None) -> dict[str, Any]:
     try:
         return get_type_hints(function, localns=namespace, include_extras=True)
     except (NameError, TypeError, AttributeError, SyntaxError) as error:

@@ -63,7 +63,7 @@ def migrate_state(
         raise PayloadError(f"the run's state has {', '.join(lost)}, which the state's class no longer has")
     snap.version = topology.version
     moved = decode_state(msgspec.json.encode(snap), topology)
-    if problems := list(_problems(moved, topology, older, names)):
+    if problems := list(_problems(moved, topology, names)):
         raise PayloadError("; ".join(problems))
     for work in moved.works.values():
         _move_to_queue(work, topology)
@@ -135,7 +135,7 @@ class _Names:
                         yield f"{what}, which no longer takes them"
 
 
-def _problems(state: FlowState, topology: Topology, older: OlderVersion, names: _Names) -> Iterator[str]:
+def _problems(state: FlowState, topology: Topology, names: _Names) -> Iterator[str]:
     """Yield what the steps of this version do not take."""
     for work in state.works.values():
         spec = topology.steps[work.step]

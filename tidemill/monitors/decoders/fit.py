@@ -50,8 +50,8 @@ def fit(
             new_start += gamma[0]
             new_moves += xi
             weights.append(gamma)
-        start = _normal(np, new_start)
-        moves = _normal(np, new_moves)
+        start = _normal(new_start)
+        moves = _normal(new_moves)
         spread = _maximise(np, given, weights, states, symbols)
         if total - before < tolerance:
             break
@@ -69,10 +69,10 @@ def _begin(np: Any, random: Any, given: Any, states: int, symbols: int | None, i
             else (np.array(initial.means), np.array(initial.variances))
         )
         return np.array(initial.start), np.array(initial.transitions), spread
-    moves = _normal(np, np.eye(states) * 4 + random.random((states, states)))
-    start = _normal(np, np.ones(states) + random.random(states))
+    moves = _normal(np.eye(states) * 4 + random.random((states, states)))
+    start = _normal(np.ones(states) + random.random(states))
     if symbols is not None:
-        return start, moves, _normal(np, random.random((states, symbols)) + 0.2)
+        return start, moves, _normal(random.random((states, symbols)) + 0.2)
     flat = np.concatenate([sequence.reshape(len(sequence), -1) for sequence in given])
     means = flat[random.choice(len(flat), states, replace=len(flat) < states)].astype(float)
     return start, moves, (means, np.tile(flat.var(axis=0) + _LEAST, (states, 1)))
@@ -113,7 +113,7 @@ def _maximise(np: Any, given: Any, weights: Any, states: int, symbols: int | Non
         for sequence, gamma in zip(given, weights, strict=True):
             for symbol in range(symbols):
                 counts[:, symbol] += gamma[sequence == symbol].sum(axis=0)
-        return _normal(np, counts)
+        return _normal(counts)
     x = np.concatenate([sequence.reshape(len(sequence), -1) for sequence in given])
     gamma = np.concatenate(weights)
     total = gamma.sum(axis=0)[:, None] + _LEAST
@@ -122,7 +122,7 @@ def _maximise(np: Any, given: Any, weights: Any, states: int, symbols: int | Non
     return means, variances + 1e-6
 
 
-def _normal(np: Any, rows: Any) -> Any:
+def _normal(rows: Any) -> Any:
     return (rows + _LEAST) / (rows + _LEAST).sum(axis=-1, keepdims=True)
 
 

@@ -7,7 +7,6 @@ from typing import Literal
 import msgspec
 
 Stage = Literal["reset", "roster", "ingest", "evaluate", "triggers", "sleep"]
-STAGES: tuple[Stage, ...] = ("reset", "roster", "ingest", "evaluate", "triggers", "sleep")
 
 PAUSED_RECHECK = 1.0
 SUPERSEDED_RECHECK = 5.0

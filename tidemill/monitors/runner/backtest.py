@@ -72,17 +72,15 @@ async def backtest(
     until: float,
     *,
     triggers: Sequence[Trigger] | None = None,
-    entities: list[str] | None = None,
-    step: float = STEP,
 ) -> BacktestReport:
     """Run triggers over the events of a time span; by default those of the monitor."""
     report = BacktestReport(watch.name, since, until)
     rules = MonitorRules(watch.name, watch.fold, watch.triggers if triggers is None else tuple(triggers))
-    async for entity, events in _by_entity(database, watch.name, since, until, entities):
+    async for entity, events in _by_entity(database, watch.name, since, until):
         report.entities += 1
         report.events += len(events)
         # In a thread, so that a server can answer other requests meanwhile.
-        _add(report, await asyncio.to_thread(walk_through, rules, entity, events, until, step=step))
+        _add(report, await asyncio.to_thread(walk_through, rules, entity, events, until))
     report.alerts.sort(key=lambda alert: (alert.opened_at, alert.entity, alert.trigger))
     return report
 
@@ -102,7 +100,7 @@ async def replay(database: Database, watch: Monitor, since: float, until: float)
         own_changes.setdefault(change["entity"], []).append(change)
     silent = {entity for entity, own in own_changes.items() if added_ticks(own)}
     ticks = TickIndex(MonitorTick(*each) for each in await read_ticks(database, watch.name, since, until))
-    async for entity, events in _with_silent(_by_entity(database, watch.name, -1e12, until, None), silent):
+    async for entity, events in _with_silent(_by_entity(database, watch.name, -1e12, until), silent):
         report.entities += 1
         report.events += len(events)
         arrivals: dict[int, list[Event]] = {}
@@ -120,24 +118,20 @@ async def replay(database: Database, watch: Monitor, since: float, until: float)
     return report
 
 
-def walk_through(
-    rules: MonitorRules, entity: str, events: Sequence[Event], until: float, *, step: float = STEP
-) -> EntityOutcome:
+def walk_through(rules: MonitorRules, entity: str, events: Sequence[Event], until: float) -> EntityOutcome:
     """Take one entity through a time span: each event at its time, each timer when it is due. Pure."""
     try:
         try:
-            return _walk(rules, EntityState(entity), events, until, step)
+            return _walk(rules, EntityState(entity), events, until)
         except PayloadError:
-            return _walk(rules, EntityState(entity, check_each=True), events, until, step)
+            return _walk(rules, EntityState(entity, check_each=True), events, until)
     except BaseException as error:  # noqa: BLE001 - user code: the other entities go on
         return EntityOutcome(problems=[EntityProblem("fold", entity, describe(error))])
 
 
-def _walk(
-    rules: MonitorRules, entity_state: EntityState, events: Sequence[Event], until: float, step: float
-) -> EntityOutcome:
+def _walk(rules: MonitorRules, entity_state: EntityState, events: Sequence[Event], until: float) -> EntityOutcome:
     outcome, numbers = EntityOutcome(), count(1)
-    groups = [list(group) for _, group in groupby(events, key=lambda event: event.at // step)]
+    groups = [list(group) for _, group in groupby(events, key=lambda event: event.at // STEP)]
     for came in [*groups, []]:
         moment = came[-1].at if came else until
         for _ in range(MOST_LOOKS):
@@ -186,11 +180,11 @@ def _add(report: BacktestReport, outcome: EntityOutcome) -> None:
 
 
 async def _by_entity(
-    database: Database, name: str, since: float, until: float, entities: list[str] | None
+    database: Database, name: str, since: float, until: float
 ) -> AsyncIterator[tuple[str, list[Event]]]:
     current: str | None = None
     gathered: list[Event] = []
-    async for row in read_span(database, name, since, until, entities):
+    async for row in read_span(database, name, since, until):
         if row["entity"] != current:
             if current is not None:
                 yield current, sorted(gathered, key=lambda event: event.place)

@@ -261,7 +261,7 @@ class _StagePlanner:
                 signature = world.files[outputs[0]].signature if len(outputs) == 1 else 0
                 self.plan.adoptions.append(Adoption(stage, entity, inputs, paths, content, size, signature, version))
             return True
-        step = BuildStep(stage, entity, self._with_details(reason, record, every), paths, inputs, version)
+        step = BuildStep(stage, entity, self._with_details(reason, every), paths, inputs, version)
         self._expect(entity, outputs)
         if not step.is_build:
             self.plan.holds.append(step)
@@ -319,7 +319,7 @@ class _StagePlanner:
             return None, 0
         return fact.content, fact.size
 
-    def _with_details(self, reason: reasons.Reason, record: StateRecord | None, paths: list[str]) -> reasons.Reason:
+    def _with_details(self, reason: reasons.Reason, paths: list[str]) -> reasons.Reason:
         """The reason with details from the facts: which code part, which input."""
         if isinstance(reason, reasons.CodeChanged):
             codes, name = self.world.codes, self.stage.name

@@ -21,7 +21,7 @@ def why_absent(snapshot: PipelineSnapshot, stage: Stage, entity: str) -> list[st
             f"stage {stage.name} of pipeline {snapshot.pipeline.name} makes no {entity!r}: {error}"
         ) from error
     lines = [f"There is no such state: stage {stage.name} would make {path or 'it'} from its inputs."]
-    missing = [one for one in stage.inputs if not _exists(snapshot, stage, one, variables)]
+    missing = [one for one in stage.inputs if not _exists(snapshot, one, variables)]
     for one in missing:
         lines += _why_missing(snapshot, stage, one, variables, steps=MOST_STEPS)
     if not missing and stage.filter is not None:
@@ -31,7 +31,7 @@ def why_absent(snapshot: PipelineSnapshot, stage: Stage, entity: str) -> list[st
     return lines
 
 
-def _exists(snapshot: PipelineSnapshot, stage: Stage, one: Input, variables: dict[str, str]) -> bool:
+def _exists(snapshot: PipelineSnapshot, one: Input, variables: dict[str, str]) -> bool:
     """Whether an input of an entity exists."""
     wanted = {name: variables[name] for name in one.key if name in variables}
     for path in snapshot.pipeline_view.world.matched.get(one.pattern, {}):
@@ -60,7 +60,7 @@ def _why_missing(
             return [f"{what}{path} does not exist: {maker.name}/{id} is {state}, because {step.reason}."]
         lines = [f"{what}{path} does not exist: stage {maker.name} makes it, and has not."]
         known = {name: value for name, value in values.items() if value is not None}
-        missing = [each for each in maker.inputs if not _exists(snapshot, maker, each, known)]
+        missing = [each for each in maker.inputs if not _exists(snapshot, each, known)]
         if not missing and maker.filter is not None:
             return [
                 f"{what}{path} does not exist: the filter of stage {maker.name} leaves it out: {maker.options.filter}."

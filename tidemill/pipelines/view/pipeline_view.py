@@ -345,7 +345,7 @@ class PipelineView:
                     self.distrusted.add(path)
                     self.unknown.add(path)
                     continue
-                if self._take_content(path, fact, seen):
+                if _take_content(fact, seen):
                     changed.append(path)
                 if path in self.distrusted:
                     continue
@@ -361,13 +361,6 @@ class PipelineView:
         for stage, touched in outputs.items():
             await rows.touch_states(self.database, self.pipeline.name, stage, touched)
         return changed
-
-    def _take_content(self, path: str, fact: FileFact, seen: SeenFile) -> bool:
-        """Take over the content of a file; returns whether it has changed."""
-        is_new = fact.content != seen.content or not fact.known
-        fact.signature = fact.known = seen.signature
-        fact.content, fact.size = seen.content, seen.size
-        return is_new
 
     async def reread_distrusted(self) -> list[str]:
         """Read the files again that were changed just before they were read."""
@@ -462,6 +455,14 @@ def fits(stage: Stage, entity: str) -> bool:
 def record_of(row: Any) -> StateRecord:
     """A state from its row."""
     return StateRecord(row["content"], row["code"], row["inputs"], row["size"], row["version"], row["invalid_by"])
+
+
+def _take_content(fact: FileFact, seen: SeenFile) -> bool:
+    """Take over the content of a file; returns whether it has changed."""
+    is_new = fact.content != seen.content or not fact.known
+    fact.signature = fact.known = seen.signature
+    fact.content, fact.size = seen.content, seen.size
+    return is_new
 
 
 def _keep_unreadable(scan: Scan, before: Mapping[str, FileFact]) -> None:

@@ -188,11 +188,11 @@ def concurrency_limit(nodes: Iterable[Node], groups: Mapping[str, int], notes: l
     return {"concurrency_key": named[0], "max_concurrency": groups.get(named[0], 1)} if named else {}
 
 
-def content_of(node: Node, item: Mapping[str, Any], field: str = "content") -> Any:
+def content_of(node: Node, item: Mapping[str, Any]) -> Any:
     """The content that a state_write node writes for an item."""
-    if field not in node.data:
-        raise NodeError(f"node {node.name!r}: field {field!r} is missing")
-    return filled(msgspec.structs.replace(node, data={field: node.data[field]}), item)[field]
+    if "content" not in node.data:
+        raise NodeError(f"node {node.name!r}: field 'content' is missing")
+    return filled(msgspec.structs.replace(node, data={"content": node.data["content"]}), item)["content"]
 
 
 def as_content(value: Any) -> Any:

@@ -94,10 +94,6 @@ class EmbeddedServer:
             atexit.unregister(self.stop)
             postmaster.stop()
 
-    def log_tail(self, lines: int = 20) -> str:
-        """The last lines of the server's log."""
-        return self._log.tail(lines)
-
     def _answers(self) -> bool:
         socket.check_private(self._sockets, self._directory)
         return socket.answers(self._sockets)

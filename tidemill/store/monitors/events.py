@@ -40,7 +40,7 @@ READ_TAIL = f"""
 SELECT entity, source_id, at, tick,
        {cut("data", place_of("event/data", "monitor", "tick", "source_id"))} AS data
 FROM tidemill.monitor_event
-WHERE monitor = $1 AND ($2::text IS NULL OR entity = $2) AND tick >= $3 AND at >= $5
+WHERE monitor = $1 AND ($2::text IS NULL OR entity = $2) AND tick >= $3
 ORDER BY tick DESC, at DESC LIMIT $4
 """
 
@@ -95,10 +95,9 @@ async def read_tail(
     entity: str | None = None,
     tick: int = 0,
     limit: int = 20,
-    since: float = -1e12,
 ) -> list[asyncpg.Record]:
     """The newest events, newest first; only those that arrived with a tick or later."""
-    return await database.fetch(READ_TAIL, monitor, entity, tick, limit, since)
+    return await database.fetch(READ_TAIL, monitor, entity, tick, limit)
 
 
 def moment(text: str, *, what: str = "time") -> float:

@@ -207,17 +207,16 @@ class _Row(msgspec.Struct):
         return [origins.get(number) for number in range(count)]
 
 
-async def append(database: Database, connection: Executor, entries: Iterable[Entry], *, notify: bool = True) -> None:
+async def append(database: Database, connection: Executor, entries: Iterable[Entry]) -> None:
     """Append to the log, in the connection's transaction if it has one."""
     records, schema = list(_records(_sealed(database, entries))), database.schema
     if not records:
         return
-    if len(records) == 1 and notify:
+    if len(records) == 1:
         await connection.execute(in_schema(APPEND_ROW, schema), *records[0])
         return
     await connection.copy_records_to_table("event_log", schema_name=schema, columns=LOG_COLUMNS, records=records)
-    if notify:
-        await connection.execute(in_schema(NOTIFY, schema), sorted({record[0] for record in records}))
+    await connection.execute(in_schema(NOTIFY, schema), sorted({record[0] for record in records}))
 
 
 #: Appends rows for any driver's connection: payloads as base64, since not every driver sends bytes in JSON.

@@ -115,11 +115,6 @@ class StreamReducer:
         """How many messages are in flight, including those whose outcome is being stored."""
         return len(self.flights) + len(self._committing)
 
-    @property
-    def committing(self) -> int:
-        """How many messages have an outcome that is being stored."""
-        return len(self._committing)
-
     def count_busy(self, matches: Callable[[Delivery], bool]) -> int:
         """How many of the messages that match are in flight, or have an outcome that is being stored."""
         return sum(map(matches, self.flights.values())) + sum(map(matches, self._committing.values()))
