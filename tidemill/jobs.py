@@ -278,7 +278,7 @@ class StepJobs:
         self._jobs = jobs
 
     async def start(self, calls: Sequence[Call[Any]], key: str, parent: tuple[int, int]) -> WorkEnd | None:
-        """Enqueue jobs as a batch whose end the run is told; the end, if they were enqueued before and have ended."""
+        """Enqueue jobs as a batch that reports its end to the run; returns the end of one that has ended already."""
         run, work = parent
         new = NewBatch(origin_here(f"run r{run}"), name=f"r{run}", key=key, run=run, work=work)
         ref = await self._jobs.store_batch(new, calls, None, {})

@@ -428,9 +428,9 @@ class Runs:
         if wanted in self._tasks:
             return ConfigError(f"{wanted!r} is a task, and not a workflow or dag: enqueue it with `app.enqueue(...)`")
         known = [*self.flows, *self.dags]
-        told = f"there is no workflow or dag {wanted!r}; this application declares: {', '.join(known) or 'none'}"
+        message = f"there is no workflow or dag {wanted!r}; this application declares: {', '.join(known) or 'none'}"
         declare = f"; declare it: app.workflow({wanted})" if is_class else ""
-        return ConfigError(told + (declare or did_you_mean(wanted, known)))
+        return ConfigError(message + (declare or did_you_mean(wanted, known)))
 
 
 def _refuse_ambiguous(options: dict[str, Any], fields: set[str], what: str) -> None:

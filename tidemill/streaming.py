@@ -136,9 +136,11 @@ def _entries(topic: str, values: Iterable[Any], key: str | None, headers: Mappin
     trace, origin = current_trace(), origin_text()
     if trace is not None:
         headers = {"traceparent": trace, **(headers or {})}
-    told = None if headers is None else encode(dict(headers))
+    header_text = None if headers is None else encode(dict(headers))
     payloads = (value if isinstance(value, bytes) else encode(value) for value in values)
-    return [Entry(topic, check_payload(each, f"a message for topic {topic}"), key, told, origin) for each in payloads]
+    return [
+        Entry(topic, check_payload(each, f"a message for topic {topic}"), key, header_text, origin) for each in payloads
+    ]
 
 
 async def _append(database: Database, entries: list[Entry]) -> None:

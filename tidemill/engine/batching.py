@@ -102,7 +102,7 @@ class Batched:
         on_exhausted: Callable[[], None] = lambda: None,
         most_lost: int | None = None,
     ) -> None:
-        """`on_ignored` is told the name when a call has not ended 5 s after all of its callers were cancelled.
+        """`on_ignored` is called with the name when a call has not ended 5 s after all of its callers were cancelled.
 
         Calls of a plain function run in threads of their own, which are replaced when they do not come back;
         `on_exhausted` is called when `most_lost` have not.
@@ -239,12 +239,12 @@ class Batched:
         if not entries:
             return
         items = [entry.item for entry in entries]
-        told = [entry.on_begin for entry in entries if entry.on_begin is not None] if call is not None else []
+        callbacks = [entry.on_begin for entry in entries if entry.on_begin is not None] if call is not None else []
         try:
             if self._threads is not None:
-                results = await self._threads.run(partial(self._function, items), self._name, on_begin=told)
+                results = await self._threads.run(partial(self._function, items), self._name, on_begin=callbacks)
             else:
-                for tell in told:
+                for tell in callbacks:
                     tell()
                 results = await self._function(items)
             results = self._checked(results, len(entries))

@@ -53,7 +53,7 @@ async def _runs_a_job(at: Operator, host: str, queue: str) -> bool:
 
 async def wait_for_drain(at: Operator, stream: str, *, each: Callable[[int], None] | None = None) -> None:
     """Return when no dispatcher of a stream has messages in flight; `each` gets their number when it has changed."""
-    told: int | None = None
+    reported: int | None = None
     async with at.watch("streams") as changes:
         while True:
             found = (await at.do(list_streams, ListStreams(name=stream))).items
@@ -61,8 +61,8 @@ async def wait_for_drain(at: Operator, stream: str, *, each: Callable[[int], Non
             left = sum(dispatcher["in_flight"] for dispatcher in dispatchers)
             if not left and all(dispatcher["mode"] == "drain" for dispatcher in dispatchers):
                 return
-            if each is not None and left not in (0, told):
-                each(told := left)
+            if each is not None and left not in (0, reported):
+                each(reported := left)
             await changes.wait(SAFETY_POLL)
 
 

@@ -78,10 +78,10 @@ class ManyApplications:
         try:
             site = await self._choose(scope) if scope["type"] == "http" else self._sites[self._first.app.name][1]
         except Exception as error:  # noqa: BLE001 - every error is an answer
-            told, more = problem_of(error)
-            body = msgspec.json.encode(told)
+            answer, more = problem_of(error)
+            body = msgspec.json.encode(answer)
             headers = [(b"content-type", b"application/problem+json"), *_encoded(more)]
-            await send({"type": "http.response.start", "status": told.status, "headers": headers})
+            await send({"type": "http.response.start", "status": answer.status, "headers": headers})
             await send({"type": "http.response.body", "body": body})
             return
         await site(scope, receive, send)

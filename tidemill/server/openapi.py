@@ -41,8 +41,8 @@ CHANGES = {
 def declare_statuses(paths: dict[str, Any]) -> None:
     """Declare every status that a request may be answered with."""
     for methods in paths.values():
-        for method, told in methods.items():
-            responses = told["responses"]
+        for method, document in methods.items():
+            responses = document["responses"]
             for status, about in {**ANY_REQUEST, **(READS if method == "get" else CHANGES)}.items():
                 problem = {MEDIA_TYPE: {"schema": {"$ref": REFERENCE.format(name=Problem.__name__)}}}
                 responses[str(status)] = {"description": about, **({} if status == 304 else {"content": problem})}
@@ -90,7 +90,7 @@ def _describe(
     answer: dict[str, Any] = {"description": (get_origin(operation.result) or operation.result).__doc__ or "Done."}
     if operation.status != 204:
         answer["content"] = {"application/json": {"schema": result}}
-    told: dict[str, Any] = {
+    document: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
         "description": operation.description,
@@ -100,16 +100,16 @@ def _describe(
         parameters += [_parameter("query", *each) for each in fields]
     elif operation.body is not None:
         whole = next(schema for name, schema, _ in fields if name == operation.body)
-        told["requestBody"] = {"required": False, "content": {"application/json": {"schema": whole}}}
+        document["requestBody"] = {"required": False, "content": {"application/json": {"schema": whole}}}
     elif fields:
         required = any(needed for _, _, needed in fields)
-        told["requestBody"] = {"required": required, "content": {"application/json": {"schema": rest}}}
-    return told | ({"parameters": parameters} if parameters else {})
+        document["requestBody"] = {"required": required, "content": {"application/json": {"schema": rest}}}
+    return document | ({"parameters": parameters} if parameters else {})
 
 
 def _parameter(place: str, name: str, schema: Any, required: bool) -> dict[str, Any]:
-    told = {"name": name, "in": place, "required": required or place == "path", "schema": schema}
-    return told | ({"description": schema["description"]} if "description" in schema else {})
+    parameter = {"name": name, "in": place, "required": required or place == "path", "schema": schema}
+    return parameter | ({"description": schema["description"]} if "description" in schema else {})
 
 
 def _properties(schema: Any, schemas: dict[str, Any]) -> list[tuple[str, Any, bool]]:

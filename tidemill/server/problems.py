@@ -81,8 +81,8 @@ def problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
 
 def answer(request: Request[Any, Any, Any], error: Exception) -> Response[Problem]:
     """The answer to a request that failed."""
-    told, headers = problem_of(error)
-    return Response(told, status_code=told.status, media_type=MEDIA_TYPE, headers=headers)
+    problem, headers = problem_of(error)
+    return Response(problem, status_code=problem.status, media_type=MEDIA_TYPE, headers=headers)
 
 
 def _http_detail(error: HTTPException) -> str:

@@ -74,8 +74,8 @@ class KafkaSender:
         if any(isinstance(each, Unreachable) for each in results):
             self._producer = None  # What it still holds must not arrive after what is sent next.
             if self._problem is not None:
-                told = Unreachable(self._problem)
-                results = [told if isinstance(each, Unreachable) else each for each in results]
+                unreachable = Unreachable(self._problem)
+                results = [unreachable if isinstance(each, Unreachable) else each for each in results]
         return results
 
     def _new_producer(self) -> Any:

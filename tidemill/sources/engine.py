@@ -75,26 +75,26 @@ class EngineReader:
             if len(rows) < self._page:
                 break
             begin, after = rows[-1]["at"].timestamp(), rows[-1]["id"]
-        told: dict[str, int] = {} if token is None else msgspec.json.decode(token, type=dict[str, int])
-        records, told = _changes(await read_engine_conditions(self._database, self._limits), told, now)
-        yield RecordPage(records, token=msgspec.json.encode(told).decode())
+        counts: dict[str, int] = {} if token is None else msgspec.json.decode(token, type=dict[str, int])
+        records, counts = _changes(await read_engine_conditions(self._database, self._limits), counts, now)
+        yield RecordPage(records, token=msgspec.json.encode(counts).decode())
 
     async def close(self) -> None: ...
 
 
-def _changes(rows: Any, told: Mapping[str, int], now: float) -> tuple[list[Delivery], dict[str, int]]:
+def _changes(rows: Any, counts: Mapping[str, int], now: float) -> tuple[list[Delivery], dict[str, int]]:
     """The events of conditions that have begun, doubled or ended, and what has been reported then."""
     records: list[Delivery] = []
     known: dict[str, int] = {}
     for row in rows:
         key = f"{row['kind']}/{row['entity']}"
-        before = told.get(key, 0)
+        before = counts.get(key, 0)
         known[key] = before
         if not before or not before / 2 < row["count"] < before * 2:
             known[key] = row["count"]
             data = {"active": True, "since": row["since"].timestamp(), "count": row["count"], "detail": row["detail"]}
             records.append(_record(f"{key}/{now}", now, row["kind"], row["entity"], data))
-    for key in sorted(told.keys() - known.keys()):
+    for key in sorted(counts.keys() - known.keys()):
         kind, _, entity = key.partition("/")
         records.append(_record(f"{key}/{now}", now, kind, entity, {"active": False}))
     return records, known

@@ -143,7 +143,7 @@ class ChangeListener:
     async def wait(self, seconds: float) -> bool:
         """Return at a change, or after this many seconds; whether there was a change. A notification may be lost.
 
-        The longer the caller has looked since the last change, the later the next one is told.
+        The longer the caller has looked since the last change, the later the next one is reported.
         """
         loop = asyncio.get_running_loop()
         looked = 0.0 if self._returned is None else loop.time() - self._returned

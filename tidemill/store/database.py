@@ -388,7 +388,7 @@ class Database:
     async def _patiently(self, attempt: Callable[[], Awaitable[T]], patience: float | None) -> T:
         loop = asyncio.get_running_loop()
         give_up = None if patience is None else loop.time() + patience
-        pause, told = _FIRST_PAUSE, False
+        pause, warned = _FIRST_PAUSE, False
         while True:
             try:
                 return await attempt()
@@ -404,8 +404,8 @@ class Database:
                     raise
                 if self._pool is not None:
                     await self._pool.expire_connections()
-                if give_up is None and pause >= _LONGEST_PAUSE and not told:
-                    told = True
+                if give_up is None and pause >= _LONGEST_PAUSE and not warned:
+                    warned = True
                     _log().warning("waiting for the database", at=self.where, error=one_line(error))
                 if give_up is not None and loop.time() + pause > give_up:
                     raise StoreError(

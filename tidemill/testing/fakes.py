@@ -108,7 +108,7 @@ class FakeHttp:
 
 
 class FakeLlm(FakeHttp):
-    """A fake language model: it speaks the chat protocols of OpenAI and Anthropic, and says what it was told to say.
+    """A fake language model: it speaks the chat protocols of OpenAI and Anthropic, with the answers that a test sets.
 
     `answer` is a text, or a function of the last message. Nothing is generated.
     """

@@ -94,5 +94,5 @@ def _read(fields: Sequence[str]) -> dict[str, str]:
     try:
         return decode(text, dict[str, str])
     except PayloadError as error:
-        told = 'standard input is not a JSON object of texts, such as {"token": "…"}'
-        raise ConfigError(f"{told}: {error}") from None
+        message = 'standard input is not a JSON object of texts, such as {"token": "…"}'
+        raise ConfigError(f"{message}: {error}") from None

@@ -44,12 +44,12 @@ def check(
     problems = problems_in(file, refs=refs)
     dag = None if problems else load_dag(file, refs=refs)
     if dag is not None and known is not None:
-        problems = located(file, [DagError(place, told) for place, told in unknown_tasks(dag, known)])
+        problems = located(file, [DagError(place, problem) for place, problem in unknown_tasks(dag, known)])
     if json:
-        told = [
+        rows = [
             {"file": each.file, "line": each.line, "place": each.place, "problem": each.problem} for each in problems
         ]
-        print_json({"ok": not problems, "problems": told})
+        print_json({"ok": not problems, "problems": rows})
     else:
         for problem in problems:
             sys.stderr.write(f"error: {problem}\n")
@@ -105,8 +105,8 @@ def unknown_tasks(dag: Dag, known: App) -> Iterable[tuple[Steps, str]]:
     """The nodes whose task the application does not know, with their places."""
     for index, node in enumerate(dag.nodes):
         if isinstance(node, SubDag):
-            for place, told in unknown_tasks(node.dag, known):
-                yield ("nodes", index, "dag", *place), told
+            for place, problem in unknown_tasks(node.dag, known):
+                yield ("nodes", index, "dag", *place), problem
         elif isinstance(node, TaskNode) and known.declarations.tasks.get(node.task) is None:
             hint = did_you_mean(node.task, known.declarations.tasks)
             yield ("nodes", index, "task"), f"node {node.name!r}: app {known.name} knows no task {node.task!r}{hint}"

@@ -119,5 +119,5 @@ def _print(found: Backtested, second: Backtested | None) -> None:
     for problem in found.problems[:5]:
         out().print(f"problem: {problem}", style="yellow")
     if found.replayed is not None:
-        told = "the replay opened the stored alerts" if found.replayed else "the replay opened other alerts"
-        out().print(told, style="bold")
+        verdict = "the replay opened the stored alerts" if found.replayed else "the replay opened other alerts"
+        out().print(verdict, style="bold")

@@ -43,9 +43,9 @@ def _status(row: MonitorLine, now: datetime) -> Iterator[RenderableType]:
     if status.get("error"):
         yield Text(f"  source   {status['failures']} failures in a row: {status['error']}", style="red")
     for each in row.problems:
-        whom = f" for {on_one_line(each.entity)}" if each.entity else ""
+        subject = f" for {on_one_line(each.entity)}" if each.entity else ""
         times = f" ({each.count}×, last {ago(each.last_at)})"
-        yield Text(f"  problem  {each.place}{whom}: {each.error}{times}", style="yellow")
+        yield Text(f"  problem  {each.place}{subject}: {each.error}{times}", style="yellow")
 
 
 def _reading(row: MonitorLine, status: dict[str, Any]) -> str:

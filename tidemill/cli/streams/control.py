@@ -43,8 +43,8 @@ def drain(args: ControlStream, *, wait: Wait = True, app: AppOption = None, plac
             async with asyncio.timeout(DRAIN_PATIENCE):
                 await wait_for_drain(at, args.name, each=lambda left: out().print(f"{left} in flight", style="dim"))
         except TimeoutError as error:
-            told = f"stream {args.name} has had messages in flight for {DRAIN_PATIENCE:g} s"
-            raise ConfigError(f"{told}; see `tidemill stream status`") from error
+            message = f"stream {args.name} has had messages in flight for {DRAIN_PATIENCE:g} s"
+            raise ConfigError(f"{message}; see `tidemill stream status`") from error
 
     place.run(work, app=app)
     ended = "is drained" if wait else "drains"

@@ -297,9 +297,11 @@ class Lifespan:
             if not isinstance(error, Exception | SystemExit):
                 started.cancel()
                 raise
-            told = LifespanError(f"{self._name} failed: {type(error).__name__}: {words_of(error)}{_raised_at(error)}")
-            told.__cause__ = error
-            started.set_exception(told)
+            failure = LifespanError(
+                f"{self._name} failed: {type(error).__name__}: {words_of(error)}{_raised_at(error)}"
+            )
+            failure.__cause__ = error
+            started.set_exception(failure)
         finally:
             self._provided = {}
 

@@ -125,7 +125,7 @@ class BlockedTime:
     __slots__ = ("_before", "_task", "stalls")
 
     def __init__(self, task: asyncio.Task[Any] | None = None) -> None:
-        """A piece of work that this task runs; the current one unless told otherwise."""
+        """A piece of work that this task runs; by default the current one."""
         self._task = asyncio.current_task() if task is None else task
         self.stalls = stalls_of(asyncio.get_running_loop())
         self._before = self.stalls.by_others(self._task)

@@ -104,10 +104,10 @@ def _post(url: str, body: bytes, headers: dict[str, str]) -> int:
         raise WebhookError(str(error)) from None
     if 200 <= answer.status < 300:
         return answer.status
-    told = f"{site_of(url)} answered {answer.status}: {answer.text(200)}"
+    refusal = f"{site_of(url)} answered {answer.status}: {answer.text(200)}"
     if answer.status == GONE:
-        raise Discard(told)
+        raise Discard(refusal)
     wait = answer.headers.get("retry-after", "")
     if wait.isascii() and wait.isdigit():
-        raise RetryAfter(min(LONGEST_WAIT, float(wait)), told)
-    raise WebhookError(told)
+        raise RetryAfter(min(LONGEST_WAIT, float(wait)), refusal)
+    raise WebhookError(refusal)

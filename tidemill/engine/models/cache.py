@@ -226,16 +226,16 @@ class ModelCache:
     def _after_failure(self, spec: ModelSpec, error: BaseException) -> None:
         why = f"{type(error).__name__}: {words_of(error)}"
         log.error("model could not be loaded", model=spec.name, error=why)
-        told: list[Future[None] | None] = []
+        futures: list[Future[None] | None] = []
 
         def fail(name: str, now: float) -> list[Command]:
             self._figures[name].failures += 1
             asks, commands = self._eviction.failed(name, now)
-            told.extend(self._waiting.pop(ask, None) for ask in asks)
+            futures.extend(self._waiting.pop(ask, None) for ask in asks)
             return commands
 
         self._decide(fail, spec.name)
-        for future in told:
+        for future in futures:
             # One exception each, because raising adds a traceback to it.
             each = ModelError(f"model {spec.name} could not be loaded: {why}")
             each.__cause__ = error
@@ -247,8 +247,8 @@ class ModelCache:
             try:
                 self._call(spec.unload, value)
             except BaseException as error:  # noqa: BLE001 - the model is removed in any case
-                told = f"{type(error).__name__}: {words_of(error)}"
-                log.error("model could not be unloaded properly", model=spec.name, error=told)
+                message = f"{type(error).__name__}: {words_of(error)}"
+                log.error("model could not be unloaded properly", model=spec.name, error=message)
         del value
         gc.collect()  # free reference cycles before the next load
         log.info("model unloaded", model=spec.name, why=why)

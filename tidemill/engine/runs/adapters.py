@@ -76,8 +76,10 @@ class Tracing(ForwardingAdapter):
     def execute(self, loop: RunLoop, command: Command) -> None:
         if isinstance(command, RunWork):
             around = None if self._run is None else trace.set_span_in_context(self._run)
-            told = {"tidemill.work.id": command.work, "tidemill.work.attempt": command.attempt}
-            self._works[command.work] = self._tracer.start_span(command.name, context=around, attributes=told)
+            span_attributes = {"tidemill.work.id": command.work, "tidemill.work.attempt": command.attempt}
+            self._works[command.work] = self._tracer.start_span(
+                command.name, context=around, attributes=span_attributes
+            )
         elif isinstance(command, StopWork) and (span := self._works.pop(command.work, None)) is not None:
             span.add_event("stopped")
             span.end()

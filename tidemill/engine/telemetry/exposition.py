@@ -115,8 +115,8 @@ def queue_metrics(totals: Totals) -> Iterator[Metric]:
         ("queue",),
         [((row["queue"],), math.ceil(sum(row[state] for state in WORKABLE) / row["slots"])) for row in rows],
     )
-    told = [((state,), totals.workers[state]) for state in ("alive", "silent")]
-    yield gauge("tidemill_workers", "Worker processes that have not ended.", ("state",), told)
+    values = [((state,), totals.workers[state]) for state in ("alive", "silent")]
+    yield gauge("tidemill_workers", "Worker processes that have not ended.", ("state",), values)
     lost = totals.workers["lost_threads"]
     yield gauge("tidemill_lost_threads", "Threads that did not come back at their timeout.", (), [((), lost)])
 
@@ -180,8 +180,8 @@ def host_metrics(totals: Totals) -> Iterator[Metric]:
         ("disk_bytes", "Disk in use, where Tidemill runs.", "disk"),
         ("disk_total_bytes", "Disk, where Tidemill runs.", "disk_total"),
     ):
-        told = [((host,), getattr(sample, field)) for host, sample in samples]
-        yield gauge(f"tidemill_host_{name}", about, ("host",), told)
+        values = [((host,), getattr(sample, field)) for host, sample in samples]
+        yield gauge(f"tidemill_host_{name}", about, ("host",), values)
     for what, about, part in (
         ("ours", "of our processes with their children", "ours"),
         ("cgroup", "of our control groups", "group"),
@@ -191,8 +191,10 @@ def host_metrics(totals: Totals) -> Iterator[Metric]:
         yield gauge(f"tidemill_{what}_memory_bytes", f"Memory {about}.", ("host",), [(k, u.memory) for k, u in parts])
     yield from _limit_metrics(samples)
     for name, about, field in (("cpu_cores", "CPU", "cpu"), ("memory_bytes", "Memory", "memory")):
-        told = [((host, str(each.pid)), getattr(each, field)) for host, sample in samples for each in sample.processes]
-        yield gauge(f"tidemill_process_{name}", f"{about} of a process with its children.", ("host", "pid"), told)
+        values = [
+            ((host, str(each.pid)), getattr(each, field)) for host, sample in samples for each in sample.processes
+        ]
+        yield gauge(f"tidemill_process_{name}", f"{about} of a process with its children.", ("host", "pid"), values)
     for name, about, field in (
         ("busy_ratio", "The share of time that a GPU was busy.", "busy"),
         ("memory_bytes", "GPU memory in use.", "memory"),
@@ -200,13 +202,13 @@ def host_metrics(totals: Totals) -> Iterator[Metric]:
         ("temperature_celsius", "The temperature of a GPU.", "temperature"),
         ("power_watts", "The power draw of a GPU.", "power"),
     ):
-        told = [
+        values = [
             ((host, str(gpu.index), gpu.name), getattr(gpu, field))
             for host, sample in samples
             for gpu in sample.gpus
             if getattr(gpu, field) is not None
         ]
-        yield gauge(f"tidemill_gpu_{name}", about, ("host", "gpu", "model"), told)
+        yield gauge(f"tidemill_gpu_{name}", about, ("host", "gpu", "model"), values)
 
 
 def _limit_metrics(samples: list[tuple[str, HostSample]]) -> Iterator[Metric]:
@@ -216,5 +218,5 @@ def _limit_metrics(samples: list[tuple[str, HostSample]]) -> Iterator[Metric]:
         ("memory_limit_bytes", "Memory that our control groups may use.", "memory_limit"),
         ("throttled_ratio", "The share of time for which our control groups were throttled.", "throttled"),
     ):
-        told = [(key, getattr(group, field)) for key, group in groups if getattr(group, field) is not None]
-        yield gauge(f"tidemill_cgroup_{name}", about, ("host",), told)
+        values = [(key, getattr(group, field)) for key, group in groups if getattr(group, field) is not None]
+        yield gauge(f"tidemill_cgroup_{name}", about, ("host",), values)

@@ -184,20 +184,21 @@ def parse_rocm_smi(text: str) -> list[Gpu]:
     for card, fields in cards.items():
         if not card.startswith("card") or not card[4:].isdigit() or not isinstance(fields, Mapping):
             continue
-        told = {str(name).lower(): str(value) for name, value in fields.items()}
+        readings = {str(name).lower(): str(value) for name, value in fields.items()}
         busy, memory, total = (
-            _measured(told.get(name)) for name in ("gpu use (%)", "vram total used memory (b)", "vram total memory (b)")
+            _measured(readings.get(name))
+            for name in ("gpu use (%)", "vram total used memory (b)", "vram total memory (b)")
         )
         gpus.append(
             Gpu(
                 index=int(card[4:]),
-                name=_first(told, "card series", "device name", "card model", "card sku") or "AMD GPU",
+                name=_first(readings, "card series", "device name", "card model", "card sku") or "AMD GPU",
                 busy=None if busy is None else busy / 100,
                 memory=None if memory is None else int(memory),
                 memory_total=None if total is None else int(total),
-                temperature=_measured(_first(told, "temperature (sensor edge)", "temperature (sensor junction)")),
+                temperature=_measured(_first(readings, "temperature (sensor edge)", "temperature (sensor junction)")),
                 power=_measured(
-                    _first(told, "average graphics package power", "current socket graphics package power")
+                    _first(readings, "average graphics package power", "current socket graphics package power")
                 ),
             )
         )
@@ -215,9 +216,9 @@ def _find_library() -> Probe | None:
         return None  # installed on a host without an NVIDIA driver
 
 
-def _first(told: Mapping[str, str], *beginnings: str) -> str | None:
+def _first(readings: Mapping[str, str], *beginnings: str) -> str | None:
     for beginning in beginnings:
-        for name, value in told.items():
+        for name, value in readings.items():
             if name.startswith(beginning) and value.upper() != "N/A":
                 return value
     return None

@@ -107,6 +107,6 @@ def add_message(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> 
     return event
 
 
-def _trace_of(told: Any) -> str:
-    error = sys.exc_info()[1] if told is True else told[1] if isinstance(told, tuple) else told
+def _trace_of(info: Any) -> str:
+    error = sys.exc_info()[1] if info is True else info[1] if isinstance(info, tuple) else info
     return "".join(traceback.format_exception(error)) if isinstance(error, BaseException) else ""

@@ -81,11 +81,13 @@ def stream_metrics(statuses: Sequence[Any], counts: Mapping[Key, float]) -> Iter
         PLAN_BOUNDS,
         counts,
     )
-    told = [((row["stream"], row["host"], str(row["pid"])), decode(row["status"], dict[str, Any])) for row in statuses]
+    reports = [
+        ((row["stream"], row["host"], str(row["pid"])), decode(row["status"], dict[str, Any])) for row in statuses
+    ]
     for field, shown, about in _OF_SOURCES:
         values = [
             ((stream, source["name"], *who), source[field])
-            for (stream, *who), status in told
+            for (stream, *who), status in reports
             for source in status["sources"]
             if source.get(field) is not None
         ]
@@ -93,10 +95,10 @@ def stream_metrics(statuses: Sequence[Any], counts: Mapping[Key, float]) -> Iter
     for field, shown, about in _OF_SINKS:
         values = [
             ((stream, sink["name"], *who), sink[field])
-            for (stream, *who), status in told
+            for (stream, *who), status in reports
             for sink in status.get("sinks", ())
             if sink.get(field) is not None
         ]
         yield gauge(shown, about, ("stream", "sink", "host", "pid"), values)
-    engines = [(who, status["engines"]) for who, status in told]
+    engines = [(who, status["engines"]) for who, status in reports]
     yield gauge("tidemill_stream_engines", "Engines ready.", ("stream", "host", "pid"), engines)

@@ -348,13 +348,13 @@ class Worker:
                 log.debug("progress could not be written", worker=self.runner.worker, error=str(error))
 
     async def _show_reports(self) -> None:
-        told = [slot.job for slot in self.runner.slots.values() if slot.job.reported]
-        if not told:
+        reporting = [slot.job for slot in self.runner.slots.values() if slot.job.reported]
+        if not reporting:
             return
-        for job in told:
+        for job in reporting:
             job.reported = False
         await report_progress(
-            self._database, self._life.worker_id, [(job.id, job.attempt, job.progress, job.note) for job in told]
+            self._database, self._life.worker_id, [(job.id, job.attempt, job.progress, job.note) for job in reporting]
         )
 
     async def _show_lines(self) -> None:

@@ -72,8 +72,8 @@ def check_step(workflow: Any, step: str) -> None:
     """Raise if a workflow has no step of this name."""
     known = [name for each in declared(workflow).steps.values() for name in (each.name, *each.renamed_from)]
     if step not in known:
-        told = f"workflow {type(workflow).__name__} has no step {step!r}; its steps are {', '.join(known)}"
-        raise ConfigError(told + did_you_mean(step, known))
+        message = f"workflow {type(workflow).__name__} has no step {step!r}; its steps are {', '.join(known)}"
+        raise ConfigError(message + did_you_mean(step, known))
 
 
 def make_event(kind: type[Any], fields: dict[str, Any]) -> Any:

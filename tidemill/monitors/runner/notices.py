@@ -142,14 +142,14 @@ async def _send_message(
     wanted = [row for row in waiting if row["id"] not in dropped]
     if wanted:
         notice = msgspec.structs.replace(empty, alerts=tuple(_notified_alert(row) for row in wanted))
-        told = [(row["alert"], row["what"]) for row in wanted]
+        notified = [(row["alert"], row["what"]) for row in wanted]
         try:
             await deliver(channel, notice)
         except Exception as error:
-            failed = [(alert, f"{what}: {error}") for alert, what in told]
+            failed = [(alert, f"{what}: {error}") for alert, what in notified]
             await record_deliveries(database, "notice failed", empty.channel, failed)
             raise
-        await mark_notices(database, [row["id"] for row in wanted], "sent", empty.channel, told)
+        await mark_notices(database, [row["id"] for row in wanted], "sent", empty.channel, notified)
     unsent = [(row["alert"], f"{row['what']}: {dropped[row['id']]}") for row in waiting if row["id"] in dropped]
     await mark_notices(database, list(dropped), "not needed any more", empty.channel, unsent)
     return len(wanted)

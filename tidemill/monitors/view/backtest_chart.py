@@ -38,10 +38,10 @@ def svg(report: BacktestReport) -> str:
         at += 40 + 7 * (len(name) + 5)
     for index in range(5):
         moment = since + (until - since) * index / 4
-        told = datetime.fromtimestamp(moment, UTC).strftime("%m-%d %H:%M")
+        label = datetime.fromtimestamp(moment, UTC).strftime("%m-%d %H:%M")
         here = f"{x(moment):.1f}"
         parts.append(f'<line x1="{here}" x2="{here}" y1="{TOP - 6}" y2="{height - 26}" stroke="{RULE}"/>')
-        parts.append(f'<text x="{here}" y="{height - 10}" text-anchor="middle">{told}</text>')
+        parts.append(f'<text x="{here}" y="{height - 10}" text-anchor="middle">{label}</text>')
     lines = {entity: TOP + ROW * index for index, entity in enumerate(shown)}
     for entity, y in lines.items():
         parts.append(f'<text x="{LEFT - 8}" y="{y + 12}" text-anchor="end">{escape(entity[:20])}</text>')

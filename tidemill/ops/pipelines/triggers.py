@@ -94,7 +94,7 @@ async def run_trigger(tx: Transaction, args: RunTrigger, declared: Declarations)
     if args.name not in declared.pipelines.triggers:
         known, hint = ", ".join(declared.pipelines.triggers), did_you_mean(args.name, declared.pipelines.triggers)
         raise NotFoundError(f"there is no workflow {args.name!r} for events; there are: {known or 'none'}{hint}")
-    if await find_disabled(tx, [args.name]):  # By whom is not for senders of webhooks to know.
+    if await find_disabled(tx, [args.name]):  # Senders of webhooks do not learn who did it.
         raise ConflictError(f"workflow {args.name} is disabled: the event was not stored")
     task = declared.pipelines.trigger_task(args.name)
     check_tasks(tx, declared, [task.name])

@@ -94,8 +94,8 @@ async def list_streams(at: Reader, args: ListStreams, declared: Declarations | N
     kept = {row["stream"]: row for row in await at.fetch(store.COUNT_KEPT, names)}
     dispatchers: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for row in rows:
-        told = {"host": row["host"], "pid": row["pid"], "silent": row["silent"], **decode(row["status"])}
-        dispatchers[row["stream"]].append(told)
+        dispatcher = {"host": row["host"], "pid": row["pid"], "silent": row["silent"], **decode(row["status"])}
+        dispatchers[row["stream"]].append(dispatcher)
     return ListOf([StreamLine(name, dispatchers[name], kept[name]["retries"], kept[name]["dead"]) for name in names])
 
 

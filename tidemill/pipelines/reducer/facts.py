@@ -173,7 +173,7 @@ def incomplete_entities(
 ) -> Iterator[tuple[str, Paths, tuple[str, ...]]]:
     """The entities of which some inputs exist and others do not: their paths, and the paths of what is missing."""
     gathered = [_gather(stage, each, paths[each.pattern]) for each in stage.inputs]
-    told: set[str] = set()
+    yielded: set[str] = set()
     for one, found in zip(stage.inputs, gathered, strict=True):
         if set(one.key) != set(stage.variables):
             continue  # The entity is not known from this input alone.
@@ -186,8 +186,8 @@ def incomplete_entities(
                 for each, key, there in zip(stage.inputs, keys, gathered, strict=True)
                 if key not in there
             )
-            if missing and id not in told:
-                told.add(id)
+            if missing and id not in yielded:
+                yielded.add(id)
                 known = tuple(tuple(sorted(there.get(key, ()))) for key, there in zip(keys, gathered, strict=True))
                 yield id, known, missing
 

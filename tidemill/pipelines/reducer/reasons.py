@@ -64,13 +64,15 @@ class InputChanged(msgspec.Struct, frozen=True, tag="input_changed"):
     code_changed: bool = False
 
     def __str__(self) -> str:
-        told = [
+        differences = [
             f"{word} {', '.join(paths[:3])}{f' and {len(paths) - 3} more' if len(paths) > 3 else ''}"
             for word, paths in (("changed", self.changed), ("added", self.added), ("removed", self.removed))
             if paths
         ]
         code = ", and its code changed" if self.code_changed else ""
-        return f"its inputs are others: {'; '.join(told)}{code}" if told else f"its inputs are others{code}"
+        return (
+            f"its inputs are others: {'; '.join(differences)}{code}" if differences else f"its inputs are others{code}"
+        )
 
 
 class Invalidated(msgspec.Struct, frozen=True, tag="invalidated"):

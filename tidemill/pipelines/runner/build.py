@@ -243,9 +243,9 @@ class StageCaller:
         return Result(outputs, time.perf_counter() - began, "\n".join(entity.notes))
 
     def _failed(self, entity: Entity, error: BaseException, began: float) -> Result:
-        told = words_of(error) if isinstance(error, BuildError) else f"{type(error).__name__}: {words_of(error)}"
+        message = words_of(error) if isinstance(error, BuildError) else f"{type(error).__name__}: {words_of(error)}"
         trace = "".join(traceback.format_exception(error, limit=-8))
-        return Result({}, time.perf_counter() - began, "\n".join([*entity.notes, trace]), told)
+        return Result({}, time.perf_counter() - began, "\n".join([*entity.notes, trace]), message)
 
     def _check(self, value: Any) -> None:
         """Raise unless a result fits the stage's schema and passes its check."""

@@ -155,11 +155,11 @@ class Driver:
         failures = []
         for entity, row in lost.items():
             errors = decode(row["errors"]) if row["errors"] else []
-            told = errors[-1].get("message", "") if errors else row["note"] or ""
+            error = errors[-1].get("message", "") if errors else row["note"] or ""
             if (step := steps.get(entity)) is not None:
                 failures.append(
                     rows.NewFailure(
-                        entity, stage.code.total, input_key(step.inputs), f"its job {row['state']}: {told}", "", 0.0,
+                        entity, stage.code.total, input_key(step.inputs), f"its job {row['state']}: {error}", "", 0.0,
                         str(step.reason), step.version,
                     )
                 )  # fmt: skip

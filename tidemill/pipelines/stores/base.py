@@ -101,7 +101,7 @@ class NotHereError(StateStoreError):
 
 
 class States(Protocol):
-    """A state store. `builder` is part of the hidden names that it gives, so that leftovers can be told."""
+    """A state store. `builder` is part of the hidden names that it gives, so that its leftovers can be recognized."""
 
     builder: str
 

@@ -17,8 +17,10 @@ def draw_pipeline(pipeline: Pipeline, counts: Mapping[str, Mapping[str, int]] | 
     numbers = {stage: f"n{at}" for at, stage in enumerate(pipeline.stages)}
     lines += [f"    {names[source]}([{quoted(source)}])" for source in sources]
     for stage in pipeline.stages.values():
-        told = "".join(f"<br/>{word} {count}" for word, count in (counts or {}).get(stage.name, {}).items() if count)
-        label = quoted(f"{stage.name}: {stage.output.text}").removesuffix('"') + f'{told}"'
+        state_lines = "".join(
+            f"<br/>{word} {count}" for word, count in (counts or {}).get(stage.name, {}).items() if count
+        )
+        label = quoted(f"{stage.name}: {stage.output.text}").removesuffix('"') + f'{state_lines}"'
         lines.append(f"    {numbers[stage.name]}[{label}]")
     for stage in pipeline.stages.values():
         for maker in makers(stage, pipeline.stages.values()):

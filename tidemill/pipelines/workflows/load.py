@@ -20,7 +20,7 @@ from tidemill.pipelines.workflows.checks.check import examine
 from tidemill.pipelines.workflows.checks.problem import WorkflowProblem
 from tidemill.pipelines.workflows.read import Loaded, merge_loaded
 
-MOST_TOLD = 10
+MOST_PROBLEMS = 10
 
 
 def load_workflow(path: str | Path, *, allow_unknown: bool = False) -> Loaded:
@@ -55,15 +55,15 @@ def parse_workflow(data: Any, name: str, *, allow_unknown: bool = False) -> Load
 
 def _loaded(data: Any, name: str, lines: Lines, file: str | None, *, allow_unknown: bool) -> Loaded:
     found = examine(data, name, allow_unknown=allow_unknown)
-    told = [_told(each, lines, file) for each in found.problems if each.is_error(allow_unknown=allow_unknown)]
-    if told or found.loaded is None:
-        more = [f"and {len(told) - MOST_TOLD} more"] if len(told) > MOST_TOLD else []
-        raise ConfigError("\n".join([*told[:MOST_TOLD], *more]))
-    notes = [_told(each, lines, file) for each in found.problems]
+    errors = [_located(each, lines, file) for each in found.problems if each.is_error(allow_unknown=allow_unknown)]
+    if errors or found.loaded is None:
+        more = [f"and {len(errors) - MOST_PROBLEMS} more"] if len(errors) > MOST_PROBLEMS else []
+        raise ConfigError("\n".join([*errors[:MOST_PROBLEMS], *more]))
+    notes = [_located(each, lines, file) for each in found.problems]
     return msgspec.structs.replace(found.loaded, notes=notes)
 
 
-def _told(problem: WorkflowProblem, lines: Lines, file: str | None) -> str:
+def _located(problem: WorkflowProblem, lines: Lines, file: str | None) -> str:
     line = line_of(problem.place, lines) if lines else None
     where = file if line is None else f"{file}, line {line}"
     return str(problem) if where is None else f"{where}: {problem}"

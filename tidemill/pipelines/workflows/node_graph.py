@@ -303,20 +303,20 @@ class Wiring:
 
     def seed(self, name: str, entity: Entity, value: Any) -> dict[str, Any]:
         """The output of a state node for the nodes after it."""
-        told: dict[str, Any] = {**entity.variables, "id": entity.id, "entity_id": entity.id}
+        item: dict[str, Any] = {**entity.variables, "id": entity.id, "entity_id": entity.id}
         pattern = Pattern(self.patterns[name].rstrip("/"))
         if not pattern.has_glob and all(variable in entity.variables for variable in pattern.variables):
-            told["path"] = pattern.format(entity.variables)
+            item["path"] = pattern.format(entity.variables)
         if isinstance(value, str):
-            told["content"] = value
+            item["content"] = value
         elif isinstance(value, list):
-            told["files"] = [
+            item["files"] = [
                 {"path": file.path, "name": file.name, "content": file.text()}
                 for file in value
                 if isinstance(file, File)
             ]
-            told["content"] = "\n".join(file["content"] for file in told["files"])
-        return told
+            item["content"] = "\n".join(file["content"] for file in item["files"])
+        return item
 
     def _type(self, name: str) -> str:
         return next((node.type for node in self.graph.nodes.values() if node.name == name), "")

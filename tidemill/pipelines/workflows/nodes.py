@@ -69,7 +69,7 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class NodeRecorder(Protocol):
-    """Is told of every node that has run, with the items that reached it: for runs that a person watches."""
+    """Is called for every node that has run, with the items that reached it: for runs that a person watches."""
 
     def __call__(
         self, node: Node, items: list[dict[str, Any]], outputs: list[Any], error: NodeError | None

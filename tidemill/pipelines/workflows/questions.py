@@ -87,7 +87,7 @@ def _free_name(node: str, taken: set[str]) -> str:
 
 def _question(node: Node, item: Mapping[str, Any], name: str) -> WorkflowQuestion:
     data = filled(node, item)
-    told = [str(each).strip() for each in (data.get("title"), data.get("message")) if each]
+    parts = [str(each).strip() for each in (data.get("title"), data.get("message")) if each]
     buttons = list(dict.fromkeys(each.strip() for each in str(data.get("buttons") or "OK").split(",") if each.strip()))
     default = str(data.get("defaultInput") or "")
     fields: dict[str, Any] = {}
@@ -97,7 +97,7 @@ def _question(node: Node, item: Mapping[str, Any], name: str) -> WorkflowQuestio
     schema = {"type": "object", "properties": fields, "additionalProperties": False}
     if len(buttons) > 1:
         schema["required"] = ["button"]
-    return WorkflowQuestion(name, ": ".join(told) or node.name, schema, buttons, default)
+    return WorkflowQuestion(name, ": ".join(parts) or node.name, schema, buttons, default)
 
 
 def _answer(question: WorkflowQuestion, given: Any) -> dict[str, Any]:

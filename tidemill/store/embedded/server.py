@@ -136,13 +136,13 @@ class EmbeddedServer:
             if postmaster.wait(PAUSE):
                 raise self._no_start(postmaster.exit_code, self._log.tail(20, since=logged))
 
-    def _no_start(self, status: int | None, told: str) -> StoreError:
+    def _no_start(self, status: int | None, log_end: str) -> StoreError:
         """The error for a failed start: one sentence if the log is clear, otherwise the log itself."""
         where = f"the embedded PostgreSQL under {self._directory} did not start"
         full = os.strerror(errno.ENOSPC)
-        if full in told:
+        if full in log_end:
             return StoreError(f"{where}: {full}")
-        return StoreError(f"{where} (exit {status}); the end of its log:\n{told}")
+        return StoreError(f"{where} (exit {status}); the end of its log:\n{log_end}")
 
     def _choose_account(self) -> Account:
         """Choose the account to run as, and make the directory's files accessible to it."""

@@ -140,6 +140,6 @@ async def _find_in(database: Database, settled: float) -> list[Finding]:
         rows = await database.fetch(check.statement, *([settled] if "$1" in check.statement else []))
         if rows:
             examples = [row[0] for row in rows[:MOST_EXAMPLES]]
-            told = Finding(database.application, check.name, check.problem, check.advice, len(rows), examples)
-            found.append(told)
+            finding = Finding(database.application, check.name, check.problem, check.advice, len(rows), examples)
+            found.append(finding)
     return found

@@ -76,8 +76,8 @@ _ENTITIES = (
     f"DELETE FROM tidemill.monitor_rebuild AS t WHERE {_ENTITY} RETURNING 1",
     f"DELETE FROM tidemill.monitor_problem AS t WHERE {_ENTITY} RETURNING 1",
     f"""WITH gone AS (DELETE FROM tidemill.alert AS t WHERE {_ENTITY} RETURNING id),
-told AS (DELETE FROM tidemill.alert_history WHERE alert IN (SELECT id FROM gone)),
-sent AS (DELETE FROM tidemill.alert_notice WHERE alert IN (SELECT id FROM gone)) SELECT 1 FROM gone""",
+entries AS (DELETE FROM tidemill.alert_history WHERE alert IN (SELECT id FROM gone)),
+notices AS (DELETE FROM tidemill.alert_notice WHERE alert IN (SELECT id FROM gone)) SELECT 1 FROM gone""",
     "DELETE FROM tidemill.monitor_entity WHERE entity = $1 AND NOT active RETURNING 1",
 )
 

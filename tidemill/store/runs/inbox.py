@@ -52,8 +52,8 @@ SELECT run_id, pg_notify('tidemill_runs', 'wake') FROM put
 """
 
 
-#: Begins a run at once that was to begin later, so that its cancellation is carried out. Owners that heard of the
-#: cancellation before have not found a run to claim.
+#: Begins a run at once that was to begin later, so that its cancellation is carried out. Owners that were
+#: notified of the cancellation before found no run to claim.
 BEGIN_NOW = """
 UPDATE tidemill.run SET awake = true, start_at = NULL WHERE id = $1 AND start_at IS NOT NULL
 RETURNING id, pg_notify('tidemill_runs', '')
@@ -151,7 +151,7 @@ NOTED_FOR_WORK = """
 SELECT data FROM (
     SELECT data FROM tidemill.tick WHERE run_id = $1
     UNION ALL
-    SELECT data FROM tidemill.inbox WHERE run_id = $1) AS told
+    SELECT data FROM tidemill.inbox WHERE run_id = $1) AS noted
 WHERE data::text ~ ('^{"kind":"noted","at":[^,]+,"work":' || $2::bigint || ',')
 """
 

@@ -356,8 +356,8 @@ class StoreModel:
             self._want_nothing(number)
             if run.parent is not None and number in held:
                 said = {"run": number, "key": run.key, "state": run.state, "note": run.note}
-                told = {name: _raw(data) for name, data in (("result", run.result), ("error", run.error))}
-                self._put(run.parent, work=run.parent_work, data=encode({**said, **told}))
+                ends = {name: _raw(data) for name, data in (("result", run.result), ("error", run.error))}
+                self._put(run.parent, work=run.parent_work, data=encode({**said, **ends}))
                 self.notify(("runs", "inbox"))
         for child in [self.runs[number] for number in sorted(view.children)]:
             if child.parent in over and child.state in LIVE:
@@ -393,7 +393,7 @@ class StoreModel:
     def finish(self, worker: int, finished: Sequence[Finish]) -> list[int]:
         """Move jobs to the history and report to their runs; returns those that the worker still owned."""
         mine = [end for end in finished if self._holds(worker, end.id, end.attempt)]
-        told: dict[int, list[tuple[int | None, bytes]]] = {}
+        ends_of: dict[int, list[tuple[int | None, bytes]]] = {}
         for end in mine:
             row = self.jobs[end.id]
             row.failures += end.state == "failed" and not end.lost
@@ -401,8 +401,8 @@ class StoreModel:
             note = row.note if end.note is None else end.note
             data = self._archive(row, end.state, note, end.result, end.error)
             if row.run_id is not None:
-                told.setdefault(row.run_id, []).append((row.work, data))
-        for run_id, ends in told.items():
+                ends_of.setdefault(row.run_id, []).append((row.work, data))
+        for run_id, ends in ends_of.items():
             if len(ends) == 1:
                 self._tell(run_id, *ends[0])
             else:

@@ -444,7 +444,7 @@ _STOP_JOBS = f"""
 #: The driver inspects every element of an array before it sends it; text is faster for numbers. JSON that is never NULL
 #: is sent as one JSON array, with a "document" for each row.
 _WRITTEN_QUICKLY = frozenset({"bigint", "int", "smallint", "float8", "boolean"})
-#: These come from nobody else, so that each is a plain `int` or `bool` and the whole list is written in one call.
+#: Only Tidemill makes these, so that each is a plain `int` or `bool` and the whole list is written in one call.
 _OUR_OWN = frozenset({"bigint", "boolean"})
 
 

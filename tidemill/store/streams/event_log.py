@@ -288,9 +288,9 @@ def _messages(rows: Sequence[Any]) -> list[LogMessage]:
         first, at, keys, headers, payloads = row["id"] * SPREAD, row["at"], row["keys"], row["headers"], row["payloads"]
         origins = row["origins"]
         for number, payload in enumerate(payloads):
-            key, told = keys and keys[number], headers and headers[number]
+            key, header = keys and keys[number], headers and headers[number]
             origin = origins and (origins[0] if len(origins) == 1 else origins[number])
-            found.append(LogMessage(first + number, at, key, told, payload, origin))
+            found.append(LogMessage(first + number, at, key, header, payload, origin))
     return found
 
 

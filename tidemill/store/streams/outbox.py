@@ -19,7 +19,7 @@ WITH added AS (
          AS new (stream, sink, item, source, place, plan, key, headers, payload, number) ORDER BY number
     RETURNING stream, sink)
 SELECT pg_notify('tidemill_streams', 'outbox ' || stream || '/' || sink)
-FROM (SELECT DISTINCT stream, sink FROM added) AS told
+FROM (SELECT DISTINCT stream, sink FROM added) AS notified
 """
 
 #: The next items of a sink, except those of keys that wait, up to a number and about a size. How long a key waits is

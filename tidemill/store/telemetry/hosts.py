@@ -41,8 +41,8 @@ forgotten AS (
     DELETE FROM installation.host_sample WHERE EXISTS (SELECT FROM mine) AND ctid = ANY (ARRAY(
         SELECT ctid FROM installation.host_sample WHERE host = $1 AND at < now() - make_interval(secs => $5)
         ORDER BY at LIMIT {FORGET_AT_ONCE}))),
-told AS (SELECT pg_notify('installation_hosts', name) FROM mine)
-SELECT (SELECT count(*) FROM told), ARRAY(
+notified AS (SELECT pg_notify('installation_hosts', name) FROM mine)
+SELECT (SELECT count(*) FROM notified), ARRAY(
     SELECT pid FROM tidemill.process WHERE host = $1 AND seen_at > now() - interval '1 minute'
     UNION SELECT pid FROM tidemill.worker WHERE host = $1 AND ended_at IS NULL) AS pids
 FROM mine

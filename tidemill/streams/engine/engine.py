@@ -151,11 +151,11 @@ class Engine:
 
     def statistics(self) -> dict[str, Any]:
         """The statistics of each plan, by source."""
-        told: dict[str, Any] = {}
+        by_plan: dict[str, Any] = {}
         for route in self._routes:
             for plan, statistics in route.statistics.items():
-                told.setdefault(plan, {})[route.source] = msgspec.to_builtins(statistics)
-        return told
+                by_plan.setdefault(plan, {})[route.source] = msgspec.to_builtins(statistics)
+        return by_plan
 
     # -- workers ----------------------------------------------------------------------------------
 

@@ -52,7 +52,7 @@ class RunningPlan:
     ) -> None:
         """Live requests have threads of their own: they do not wait behind the plain functions of messages.
 
-        `surrounded` returns the function of a task, within the application's middleware; `on_ignored` is told of a
+        `surrounded` returns the function of a task, within the application's middleware; `on_ignored` is called for a
         batch that does not end though it was cancelled.
         """
         self.plan = plan

@@ -119,7 +119,7 @@ class OutcomeCommitter(msgspec.Struct, eq=False, kw_only=True):
 
     async def _patiently(self, work: Callable[[Executor], Awaitable[None]], messages: int) -> None:
         """Do the work in one transaction, exactly once, waiting for the database if need be."""
-        pause, told = _FIRST_PAUSE, False
+        pause, warned = _FIRST_PAUSE, False
         committer = self._idle.pop() if self._idle else self._new_committer()
         committer.next()
         while True:
@@ -133,9 +133,9 @@ class OutcomeCommitter(msgspec.Struct, eq=False, kw_only=True):
                 if not is_transient(error):
                     self._idle.append(committer)
                     raise
-                if not told:
+                if not warned:
                     log.warning("outcomes cannot be stored now: messages wait", error=str(error), messages=messages)
-                    told = True
+                    warned = True
             await asyncio.sleep(pause)
             pause = min(_LONGEST_PAUSE, pause * 2)
 

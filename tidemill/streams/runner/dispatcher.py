@@ -227,7 +227,7 @@ class Dispatcher:
         self.draining = True
         self.reducer.accepting = False
         await end(self._feeders)
-        began = told = time.monotonic()
+        began = logged_at = time.monotonic()
         hurry = asyncio.create_task(self.life.hurried.wait())
         try:
             while self.reducer.unfinished or self.live_requests.open:
@@ -239,8 +239,8 @@ class Dispatcher:
                 await asyncio.wait([idle, hurry, *helpers], timeout=min(left, 1.0), return_when=asyncio.FIRST_COMPLETED)
                 idle.cancel()
                 _raise_failed(helpers)
-                if time.monotonic() - told >= 1.0:
-                    told = time.monotonic()
+                if time.monotonic() - logged_at >= 1.0:
+                    logged_at = time.monotonic()
                     log.info("draining", stream=self.stream.name, left=self.reducer.unfinished, limit=f"{left:.0f}s")
         finally:
             hurry.cancel()

@@ -56,17 +56,17 @@ class StreamReporter:
         self._outbox_at = 0.0
 
     async def run(self) -> None:
-        told, told_at = b"", 0.0
+        reported, reported_at = b"", 0.0
         while True:
             await self._read_lags()
             await self._count_outbox()
             self._dispatcher.ids.warn_of_forgotten()
             self.count()
             status = encode(self.status())
-            if status == told and time.monotonic() - told_at < QUIET_EVERY:
+            if status == reported and time.monotonic() - reported_at < QUIET_EVERY:
                 await asyncio.sleep(EVERY)
                 continue
-            told, told_at = status, time.monotonic()
+            reported, reported_at = status, time.monotonic()
             try:
                 await store.report_status(
                     self._database, self._dispatcher.id, self._dispatcher.stream.name, _HOST, os.getpid(), status

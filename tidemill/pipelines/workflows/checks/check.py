@@ -66,8 +66,8 @@ def examine(data: Any, name: str, *, allow_unknown: bool = False) -> Examined:
     found = [*_file_problems(data), *(_stage_problems(data) if "stages" in data else _graph_problems(data))]
     if any(each.is_error(allow_unknown=allow_unknown) for each in found):
         return Examined(found)
-    told, loaded = _read(data, name, allow_unknown=allow_unknown)
-    return Examined(found + told, loaded)
+    problems, loaded = _read(data, name, allow_unknown=allow_unknown)
+    return Examined(found + problems, loaded)
 
 
 def find_problems(data: Any, name: str) -> list[WorkflowProblem]:
@@ -91,8 +91,8 @@ def _unknown(data: Any, known: Iterable[str], place: Path) -> Iterator[WorkflowP
     if isinstance(data, Mapping):
         for field in data:
             if field not in known:
-                told = f"the field {field!r} is not understood{did_you_mean(field, known)}"
-                yield WorkflowProblem((*place, str(field)), told, "unknown")
+                message = f"the field {field!r} is not understood{did_you_mean(field, known)}"
+                yield WorkflowProblem((*place, str(field)), message, "unknown")
 
 
 # -- graphs ---------------------------------------------------------------------------------------
@@ -121,8 +121,8 @@ def _graph_problems(data: Mapping[str, Any]) -> Iterator[WorkflowProblem]:
             yield problem
     circle = _circle(above) if sound else None
     if circle:
-        told = " -> ".join(_name(nodes[ids[id]]) for id in circle)
-        yield WorkflowProblem(("nodes", ids[circle[0]]), f"these nodes form a cycle: {told}")
+        path = " -> ".join(_name(nodes[ids[id]]) for id in circle)
+        yield WorkflowProblem(("nodes", ids[circle[0]]), f"these nodes form a cycle: {path}")
     for id, at in ids.items():
         # With unclear connections, any node may come before any other.
         before = {_name(nodes[ids[each]]) for each in _all_above(id, above)} if sound and not circle else set(names)
@@ -179,7 +179,7 @@ def _link_problems(
     node = nodes[ids[source]]
     type = node.get("typeId") if isinstance(node, Mapping) else None
     if not isinstance(type, str) or not is_known(type):
-        return  # The type is told at the node, and it alone would know its connectors.
+        return  # The problem is reported at the node, and its type alone would know its connectors.
     is_if = type == "if"
     for field, known in (("sourceConnectorId", _OUT), ("targetConnectorId", _IN)):
         connector = str(link.get(field) or "")
@@ -234,8 +234,8 @@ def _node_problems(
 def _unknown_type(type: str, known: Iterable[str], place: Path) -> WorkflowProblem:
     if type in REFUSED:
         return WorkflowProblem((*place, "typeId"), f"{type} is not available: {REFUSED[type]}", "unknown")
-    told = f"there is no type {type!r}{did_you_mean(type, known)}; declare your own with @node_type({type!r})"
-    return WorkflowProblem((*place, "typeId"), told, "unknown")
+    message = f"there is no type {type!r}{did_you_mean(type, known)}; declare your own with @node_type({type!r})"
+    return WorkflowProblem((*place, "typeId"), message, "unknown")
 
 
 # -- stages ---------------------------------------------------------------------------------------
@@ -261,9 +261,9 @@ def _stage_problems(data: Mapping[str, Any]) -> Iterator[WorkflowProblem]:
 
 
 def _one_stage(stage: Mapping[str, Any], place: Path, before: set[str]) -> Iterator[WorkflowProblem]:
-    for field, told in (("id", "a stage has an id"), ("pattern", "a stage has a pattern: input/{id}.txt")):
+    for field, message in (("id", "a stage has an id"), ("pattern", "a stage has a pattern: input/{id}.txt")):
         if not isinstance(stage.get(field), str) or not stage[field]:
-            yield WorkflowProblem((*place, field) if field in stage else place, told)
+            yield WorkflowProblem((*place, field) if field in stage else place, message)
     if isinstance(stage.get("id"), str) and stage["id"] in before:
         yield WorkflowProblem((*place, "id"), f"two stages are called {stage['id']!r}")
     yield from _unknown(stage, STAGE_FIELDS, place)
@@ -338,17 +338,17 @@ def _read(data: Mapping[str, Any], name: str, *, allow_unknown: bool) -> tuple[l
     return [WorkflowProblem(_place_in(note, data), _short(note), "note") for note in loaded.notes], loaded
 
 
-def _short(told: str) -> str:
+def _short(message: str) -> str:
     """A message of the loader without its location."""
-    return _HEAD.sub("", _PLACE.sub("", told))
+    return _HEAD.sub("", _PLACE.sub("", message))
 
 
-def _place_in(told: str, data: Mapping[str, Any]) -> Path:
+def _place_in(message: str, data: Mapping[str, Any]) -> Path:
     """The path that a message of the loader refers to."""
-    written = _PLACE.match(told)
+    written = _PLACE.match(message)
     if written is not None:
         return tuple(int(part) if part.isdigit() else part for part in re.findall(r"\w+", written[1]))
-    named = _NAMED.search(told) or re.search(r"stages? ([\w-]+)()", told)
+    named = _NAMED.search(message) or re.search(r"stages? ([\w-]+)()", message)
     if named is None:
         return ()
     for list_name, inner in (("nodes", "data"), ("stages", "node")):

@@ -40,14 +40,14 @@ def data_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterator[W
     fields = fields_of(type)
     for group in NEEDS.get(type, ()):
         if all(data.get(name) in (None, "") for name in group):
-            told = group[0] if len(group) == 1 else " or ".join(group[:2])
-            yield WorkflowProblem((*place, group[0]) if group[0] in data else place, f"{told} is missing")
+            message = group[0] if len(group) == 1 else " or ".join(group[:2])
+            yield WorkflowProblem((*place, group[0]) if group[0] in data else place, f"{message} is missing")
     for name, value in data.items():
         schema = (fields or {}).get(name) or PINNED.get(name)
         if schema is not None:
-            told = _misfit(value, schema)
-            if told is not None:
-                yield WorkflowProblem((*place, name), told)
+            message = _misfit(value, schema)
+            if message is not None:
+                yield WorkflowProblem((*place, name), message)
         elif fields is not None and type not in OPEN:
             hint = did_you_mean(name, fields)
             yield WorkflowProblem((*place, name), f"{type} does not read the field {name!r}{hint}", "unknown")
@@ -57,8 +57,8 @@ def data_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterator[W
             yield WorkflowProblem((*place, name), IDLE_FIELDS[type][name], "note")
     if type == "state_transform" and data.get("transform") and str(data["transform"]) not in TRANSFORMS:
         hint = did_you_mean(data["transform"], TRANSFORMS)
-        told = f"the application declares no @transform({data['transform']!r}){hint}"
-        yield WorkflowProblem((*place, "transform"), f"{told}: until it does, every build fails", "note")
+        message = f"the application declares no @transform({data['transform']!r}){hint}"
+        yield WorkflowProblem((*place, "transform"), f"{message}: until it does, every build fails", "note")
     if data.get("stateType") and "(" in str(data.get("filter") or ""):
         yield WorkflowProblem((*place, "filter"), "this filter is not understood")
 
@@ -99,8 +99,8 @@ def _misfit(value: Any, schema: Mapping[str, Any]) -> str | None:
         return f"{value!r} is not one of {', '.join(map(str, schema['enum']))}"
     kind = schema.get("type")
     if isinstance(kind, list):
-        told = [_misfit(value, {**schema, "type": each}) for each in kind]
-        return None if None in told else told[0]
+        message = [_misfit(value, {**schema, "type": each}) for each in kind]
+        return None if None in message else message[0]
     if kind in ("integer", "number"):
         if not is_number(value):
             return f"{value!r} is not a number"
@@ -134,9 +134,9 @@ def expression_problems(type: str, data: Mapping[str, Any], place: Path, roots: 
         else:
             found = expressions_in(value)
         for text in found:
-            told = _wrong_with(text, roots) or _exposed(type, name, text)
-            if told is not None:
-                yield WorkflowProblem((*place, name), told)
+            message = _wrong_with(text, roots) or _exposed(type, name, text)
+            if message is not None:
+                yield WorkflowProblem((*place, name), message)
                 break
 
 

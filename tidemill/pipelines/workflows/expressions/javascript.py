@@ -170,11 +170,11 @@ def current_names() -> Mapping[str, Any]:
 
 def evaluate(text: str, context: Mapping[str, Any], **names: Any) -> Any:
     """The value of an expression; `$` is the context. An expression without a value is an error."""
-    told = _run(text, context, names)
-    if not isinstance(told, str):
-        raise ExpressionError(f"{_short(text)}: {_VALUELESS[int(told)]}")
+    answer = _run(text, context, names)
+    if not isinstance(answer, str):
+        raise ExpressionError(f"{_short(text)}: {_VALUELESS[int(answer)]}")
     try:
-        return json.loads(told if r"\ud" not in told else _well_formed(told))
+        return json.loads(answer if r"\ud" not in answer else _well_formed(answer))
     except (ValueError, RecursionError) as error:
         raise ExpressionError(f"{_short(text)}: the result is not JSON: {error}") from error
 
@@ -213,13 +213,13 @@ def _run(text: str, context: Mapping[str, Any], names: Mapping[str, Any]) -> str
 
 def _reason(error: BaseException) -> str:
     """What JavaScript says about a failure; an engine that ran out of memory is not used again."""
-    told = str(error).partition("\n")[0].removeprefix("InternalError: ").removeprefix("SyntaxError: ")
-    if "interrupted" in told:
+    message = str(error).partition("\n")[0].removeprefix("InternalError: ").removeprefix("SyntaxError: ")
+    if "interrupted" in message:
         return f"it takes longer than {SECONDS:g} s"
-    if "out of memory" in told or isinstance(error, MemoryError):
+    if "out of memory" in message or isinstance(error, MemoryError):
         del _here.engine
         return f"the result would be too large: it needs more than {MOST_MEMORY >> 20} MB"
-    return told
+    return message
 
 
 def _well_formed(text: str) -> str:

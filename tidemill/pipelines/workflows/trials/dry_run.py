@@ -200,8 +200,8 @@ class _DryRun:
         node = self._node_id(stage)
         about = self._about.get(stage.name)
         if about is None:
-            told = f"this stage is about other entities: {', '.join(stage.variables)}"
-            return StageRun(stage.name, node, None, "none", told, [], None, [])
+            message = f"this stage is about other entities: {', '.join(stage.variables)}"
+            return StageRun(stage.name, node, None, "none", message, [], None, [])
         taken = self._inputs(stage)
         verdict, why = self._verdict(stage, about, taken)
         output = self._output(stage)

@@ -152,7 +152,7 @@ def claim_statements(pick: str, *, parameters: int, more: Sequence[str] = (), be
     claim = _CLAIM.format(pick=pick, worker=worker, more="".join(f", {name}" for name in more))
     given = [f"${parameters + n}" for n in range(1, 8)]
 
-    def finish_and(owned: str, archive: str, told: str = NOTIFY_RUNS, handed: str = "") -> str:
+    def finish_and(owned: str, archive: str, notified: str = NOTIFY_RUNS, handed: str = "") -> str:
         more_columns = [*more, "false"] if handed else more
         return f"""
 WITH {before and f"{before}, "}owned AS MATERIALIZED ({owned}{_OWNED.format(worker=worker)}),
@@ -165,7 +165,7 @@ claimed AS ({claim}){handed and f",{handed}"}
 SELECT *{handed and ", false"} FROM claimed
 {handed and f"UNION ALL {successors.CLAIMED}"}
 UNION ALL
-SELECT count(*), ({told})::int, NULL, NULL, {ENDED_IN}, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT count(*), ({notified})::int, NULL, NULL, {ENDED_IN}, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 {", NULL" * len(more_columns)} FROM archived
 """
 

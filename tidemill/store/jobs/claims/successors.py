@@ -20,7 +20,7 @@ SUCCEEDED = """
     FROM unnest({0}::bigint[], {1}::int[], {2}::json[]) AS d(id, attempt, result)
 """
 
-#: What the inbox of the run is told: the piece of work whose job is stored already.
+#: What the inbox of the run receives: the piece of work whose job is stored already.
 FOLLOWED_BY = "CASE WHEN is_followed THEN (successor ->> 'work')::bigint END"
 
 # The queue has nothing else that is ready, so that no job is overtaken; the worker has room, and knows the task.

@@ -62,9 +62,9 @@ def archive_sql(
     for statements that are transactions of their own. The statement must also select `NOTIFY_RUNS`. `ENDED_IN` selects
     the batches to end afterwards.
     """
-    told = {"result": result, "note": f"to_json(({note})::text)", "error": error, "successor": successor}
-    more = "".join(f""", ',"{name}":' || ({value})::text""" for name, value in told.items() if value != "NULL")
-    apart = f"octet_length(told) > {_SHORT} OR {_HAS_OLDER_READER}" if together else "true"
+    end_fields = {"result": result, "note": f"to_json(({note})::text)", "error": error, "successor": successor}
+    more = "".join(f""", ',"{name}":' || ({value})::text""" for name, value in end_fields.items() if value != "NULL")
+    apart = f"octet_length(report) > {_SHORT} OR {_HAS_OLDER_READER}" if together else "true"
     ends = ", ".join(f"count(*) FILTER (WHERE {state} = '{each}')" for each in FINAL_STATES)
     return f"""
 archived AS (
@@ -74,9 +74,9 @@ archived AS (
 delivered AS (
     INSERT INTO tidemill.inbox (run_id, work, data)
     SELECT run_id, CASE WHEN count(*) = 1 THEN min(work) ELSE {SEVERAL} END,
-           CASE WHEN count(*) = 1 THEN string_agg(told, '') ELSE '[' || string_agg(told, ',') || ']' END::json
+           CASE WHEN count(*) = 1 THEN string_agg(report, '') ELSE '[' || string_agg(report, ',') || ']' END::json
     FROM (
-        SELECT run_id, work, concat('{{"work":', work, ',"job":', id, ',"state":"', {state}, '"'{more}, '}}') AS told
+        SELECT run_id, work, concat('{{"work":', work, ',"job":', id, ',"state":"', {state}, '"'{more}, '}}') AS report
         FROM {rows} WHERE run_id IS NOT NULL AND {where}) AS ends
     GROUP BY run_id, CASE WHEN {apart} THEN work END RETURNING run_id),
 counted AS (
