@@ -6,9 +6,9 @@ app = App("shop")
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tidemill.core.lazy_exports import lazy_exports
 from tidemill.version import VERSION as __version__
 
 if TYPE_CHECKING:
@@ -26,38 +26,33 @@ if TYPE_CHECKING:
     from tidemill.engine.models.spec import ModelError, ModelSpec
     from tidemill.engine.worker.context import JobCancelled, current_job
 
-# Each is loaded when it is first used: a program that uses only a part of Tidemill starts at once.
-_HOMES = {
-    "INJECTED": "core.jobs.injected",
-    "App": "app",
-    "Batch": "engine.batching",
-    "BatchFailedError": "batches",
-    "BatchHandle": "batches",
-    "BatchView": "core.jobs.batch",
-    "Call": "engine.jobs.task",
-    "Discard": "core.retry",
-    "Invocation": "engine.application.middleware",
-    "JobCancelled": "engine.worker.context",
-    "JobFailedError": "engine.jobs.job_handle",
-    "JobHandle": "engine.jobs.job_handle",
-    "JobView": "engine.jobs.view",
-    "Middleware": "engine.application.middleware",
-    "ModelError": "engine.models.spec",
-    "ModelSpec": "engine.models.spec",
-    "RetryAfter": "core.retry",
-    "RetryPolicy": "core.retry",
-    "Snooze": "core.retry",
-    "Task": "engine.jobs.task",
-    "TidemillError": "core.errors",
-    "current_job": "engine.worker.context",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'tidemill' has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"tidemill.{_HOMES[name]}"), name)
-    return found
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "INJECTED": "core.jobs.injected",
+        "App": "app",
+        "Batch": "engine.batching",
+        "BatchFailedError": "batches",
+        "BatchHandle": "batches",
+        "BatchView": "core.jobs.batch",
+        "Call": "engine.jobs.task",
+        "Discard": "core.retry",
+        "Invocation": "engine.application.middleware",
+        "JobCancelled": "engine.worker.context",
+        "JobFailedError": "engine.jobs.job_handle",
+        "JobHandle": "engine.jobs.job_handle",
+        "JobView": "engine.jobs.view",
+        "Middleware": "engine.application.middleware",
+        "ModelError": "engine.models.spec",
+        "ModelSpec": "engine.models.spec",
+        "RetryAfter": "core.retry",
+        "RetryPolicy": "core.retry",
+        "Snooze": "core.retry",
+        "Task": "engine.jobs.task",
+        "TidemillError": "core.errors",
+        "current_job": "engine.worker.context",
+    },
+)
 
 
 def __dir__() -> list[str]:

@@ -149,6 +149,11 @@ def counted(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
+def count_cell(number: int, style: str = "") -> Text:
+    """A count in a table of counts: a faint dot in place of 0."""
+    return Text(f"{number:,}", style=style) if number else Text("·", style="dim")
+
+
 def held_columns(throttled: Iterable[int], no_worker: Iterable[int]) -> list[str]:
     """The columns of a table of queues for jobs that are held back: those with jobs in them, at least one."""
     counts = {"throttled": sum(throttled), "no_worker": sum(no_worker)}

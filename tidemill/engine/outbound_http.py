@@ -28,6 +28,7 @@ from urllib.parse import quote, urljoin, urlsplit
 import msgspec
 
 from tidemill.core.errors import ConfigError, TidemillError
+from tidemill.core.web.address import format_address
 from tidemill.core.web.public_url import check_http_url, site_of
 
 if TYPE_CHECKING:
@@ -206,8 +207,8 @@ class OutboundHttp:
                 if response.length:  # What the server announced and did not send.
                     raise OutboundHttpError(f"{site_of(url)} ended its answer after {len(read)} bytes, too early")
                 location = response.headers["Location"] if 300 <= response.status < 400 else None
-                told = {name.lower(): value for name, value in response.headers.items()}
-                return HttpAnswer(response.status, read, location, response.reason or "", told)
+                answer_headers = {name.lower(): value for name, value in response.headers.items()}
+                return HttpAnswer(response.status, read, location, response.reason or "", answer_headers)
             except (OSError, http.client.HTTPException, ValueError, OutboundHttpError) as error:
                 if (dropped := self._connections.pop(place, None)) is not None:
                     dropped.close()
@@ -251,9 +252,10 @@ class OutboundHttp:
         addresses = [ipaddress.ip_address(str(each[4][0]).partition("%")[0]) for each in found]
         kinds = [self._why_refused(host, port, each) for each in addresses]
         if all(kinds):
+            place = format_address(host, port)
             raise RefusedAddressError(
-                f"{_shown(host, port)} was not asked: its address is {kinds[0]}; if this application may reach it, "
-                f'name it: App(allow_hosts=["{_shown(host, port)}"]) or TIDEMILL_ALLOW_HOSTS={_shown(host, port)}'
+                f"{place} was not asked: its address is {kinds[0]}; if this application may reach it, "
+                f'name it: App(allow_hosts=["{place}"]) or TIDEMILL_ALLOW_HOSTS={place}'
             )
         return [each for each, kind in zip(found, kinds, strict=True) if kind is None]
 
@@ -290,10 +292,6 @@ def _place(url: str) -> tuple[str, str, int]:
     except ConfigError as error:
         raise OutboundHttpError(str(error)) from None
     return parts.scheme, (parts.hostname or "").rstrip("."), parts.port or _PORTS[parts.scheme]
-
-
-def _shown(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _is_literal(host: str) -> bool:

@@ -21,8 +21,8 @@ from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.core.limits.memory_size import parse_memory
 from tidemill.core.limits.size_limits import SizeLimits
+from tidemill.core.web.address import read_address
 from tidemill.engine.outbound_http import read_allowed_hosts
-from tidemill.engine.telemetry.address import read_address
 from tidemill.store.database import DatabaseSettings
 
 if TYPE_CHECKING:

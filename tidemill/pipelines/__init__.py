@@ -10,9 +10,9 @@ async def summary(entity, files): ...
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tidemill.core.lazy_exports import lazy_exports
 from tidemill.pipelines.definition.entity import Entity
 from tidemill.pipelines.definition.pattern import Pattern, PatternError
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage
@@ -44,23 +44,19 @@ __all__ = [
     "update_pipeline",
 ]
 
-# Loaded lazily: most programs use none of these, and a full check must start fast.
-_LATER = {
-    "SKIP": "tidemill.pipelines.runner.build",
-    "BuildError": "tidemill.pipelines.runner.build",
-    "File": "tidemill.pipelines.runner.build",
-    "StateStore": "tidemill.pipelines.stores.state_store",
-    "ObjectStates": "tidemill.pipelines.stores.objects",
-    "DatabaseStates": "tidemill.pipelines.stores.database",
-    "load_workflow": "tidemill.pipelines.workflows",
-    "node_type": "tidemill.pipelines.workflows",
-    "transform": "tidemill.pipelines.workflows",
-    "plan_pipeline": "tidemill.pipelines.runner.scripting",
-    "update_pipeline": "tidemill.pipelines.runner.scripting",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_LATER[name]), name)
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "SKIP": "runner.build",
+        "BuildError": "runner.build",
+        "File": "runner.build",
+        "StateStore": "stores.state_store",
+        "ObjectStates": "stores.objects",
+        "DatabaseStates": "stores.database",
+        "load_workflow": "workflows",
+        "node_type": "workflows",
+        "transform": "workflows",
+        "plan_pipeline": "runner.scripting",
+        "update_pipeline": "runner.scripting",
+    },
+)

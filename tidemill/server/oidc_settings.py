@@ -11,7 +11,7 @@ import msgspec
 
 from tidemill.core.accounts import ClaimRule, read_claim_rule
 from tidemill.core.errors import ConfigError
-from tidemill.engine.telemetry.address import is_loopback
+from tidemill.core.web.address import is_loopback
 
 
 class OidcSettings(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import msgspec
 
 from tidemill.core.errors import ConfigError
-from tidemill.engine.telemetry.address import is_loopback, read_address
+from tidemill.core.web.address import is_loopback, read_address
 from tidemill.server.oidc_settings import OidcSettings
 
 LOOPBACK = "127.0.0.1"

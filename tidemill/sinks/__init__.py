@@ -5,9 +5,9 @@ from tidemill.sinks import HttpSink, KafkaSink
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tidemill.core.lazy_exports import lazy_exports
 from tidemill.sinks.base import ItemRefused, Sender, Sink, SinkItem, Unreachable
 
 if TYPE_CHECKING:
@@ -17,20 +17,14 @@ if TYPE_CHECKING:
     from tidemill.sinks.nats import NatsSink
     from tidemill.sinks.redis import RedisSink
 
-# Each is loaded when it is first used: most applications have one or none of them.
 _HOMES = {"HttpSink": "http", "KafkaSink": "kafka", "LogSink": "log", "NatsSink": "nats", "RedisSink": "redis"}
+
+__getattr__ = lazy_exports(__name__, _HOMES)
 
 
 def sink_kinds() -> dict[str, type[Sink]]:
     """Every kind of sink by its `type` in configuration."""
     return {home: __getattr__(name) for name, home in _HOMES.items()}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    return found
 
 
 __all__ = [

@@ -5,9 +5,9 @@ from tidemill.sources import KafkaSource, PostgresSource
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tidemill.core.lazy_exports import lazy_exports
 from tidemill.sources.base import PageReader, PartitionReader, RecordPage, Source, SourceError
 from tidemill.sources.delivery import Delivery
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from tidemill.sources.postgres import PostgresSource
     from tidemill.sources.redis import RedisSource
 
-# Each is loaded when it is first used: most applications have one or two of them.
 _HOMES = {
     "EngineSource": "engine",
     "HttpSource": "http",
@@ -33,17 +32,12 @@ _HOMES = {
     "RedisSource": "redis",
 }
 
+__getattr__ = lazy_exports(__name__, _HOMES)
+
 
 def source_kinds() -> dict[str, type[Source]]:
     """Every kind of source by its `type` in configuration."""
     return {home.partition(".")[0]: __getattr__(name) for name, home in _HOMES.items()}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    return found
 
 
 __all__ = [

@@ -9,7 +9,7 @@ import pytest
 
 from tidemill.core.errors import ConfigError
 from tidemill.core.jobs.job import ClaimedJob, Finish, Requeue
-from tidemill.engine.telemetry.address import read_address
+from tidemill.core.web.address import read_address
 from tidemill.engine.telemetry.meter import MOST_UNSORTED, Meter, spread
 from tidemill.store.telemetry.history import BOUNDS
 

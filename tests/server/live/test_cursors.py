@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tidemill.core.errors import ConfigError
-from tidemill.engine.telemetry.address import is_loopback
+from tidemill.core.web.address import is_loopback
 from tidemill.ops.operator.cursor import read_cursor, write_cursor
 from tidemill.server.live.hub import MOST_RUNS, ChangeSet, Topics, merge_changes, write_event
 from tidemill.server.settings import ServerSettings

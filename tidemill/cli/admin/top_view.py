@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.render import ago, cut, held_columns, names, short, state
+from tidemill.cli.render import ago, count_cell, cut, held_columns, names, short, state
 from tidemill.engine.telemetry.hosts import HostSample, ProcessUsage
 from tidemill.ops.admin.hosts import Host
 from tidemill.ops.jobs.queues import QueueLine
@@ -197,14 +197,14 @@ def _queues(rows: Sequence[QueueLine], width: int) -> Table:
     for row in rows:
         made.add_row(
             cut(row.name, 40 if wide else 20),
-            _count(row.waiting, "bold"),
-            _count(row.running, "cyan"),
-            _count(row.scheduled),
-            *(_count(getattr(row, name), "yellow") for name in held),
-            _count(row.succeeded or 0, "green"),
-            _count(row.unsuccessful or 0, "bold red"),
+            count_cell(row.waiting, "bold"),
+            count_cell(row.running, "cyan"),
+            count_cell(row.scheduled),
+            *(count_cell(getattr(row, name), "yellow") for name in held),
+            count_cell(row.succeeded or 0, "green"),
+            count_cell(row.unsuccessful or 0, "bold red"),
             "" if row.oldest is None else short(row.oldest),
-            _count(row.workers) if row.workers else Text("none", style="yellow"),
+            count_cell(row.workers) if row.workers else Text("none", style="yellow"),
         )
     return made
 
@@ -246,10 +246,6 @@ def _process(row: WorkerLine, most: int) -> str:
     """A worker's process: a long name is cut, but never the process id."""
     pid = f":{row.pid}"
     return cut(row.host, most - len(pid)) + pid
-
-
-def _count(value: int, style: str = "") -> Text:
-    return Text(f"{value:,}", style=style) if value else Text("·", style="dim")
 
 
 def _share_height(scene: Scene, gpus: int, height: int | None) -> tuple[int, int, int, int]:

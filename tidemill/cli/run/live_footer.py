@@ -15,7 +15,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.render import cut, held_columns, short, terminal
+from tidemill.cli.render import count_cell, cut, held_columns, short, terminal
 from tidemill.core.errors import TidemillError
 from tidemill.store.database import Database
 from tidemill.store.jobs.queues import list_queues
@@ -151,14 +151,14 @@ def queue_table(queues: Sequence[Row], width: int) -> Table:
     for row in queues[:MOST_QUEUES]:
         table.add_row(
             row["name"],
-            _number(row["waiting"], "bold"),
-            _number(row["scheduled"]),
-            *(_number(row[name], "yellow") for name in held),
-            _number(row["running"], "cyan"),
-            _number(row["succeeded"], "green"),
-            _number(row["unsuccessful"], "bold red"),
+            count_cell(row["waiting"], "bold"),
+            count_cell(row["scheduled"]),
+            *(count_cell(row[name], "yellow") for name in held),
+            count_cell(row["running"], "cyan"),
+            count_cell(row["succeeded"], "green"),
+            count_cell(row["unsuccessful"], "bold red"),
             Text("" if row["oldest"] is None else short(row["oldest"])),
-            _number(row["workers"]) if row["workers"] else Text("none", style="yellow"),
+            count_cell(row["workers"]) if row["workers"] else Text("none", style="yellow"),
         )
     if len(queues) > MOST_QUEUES:
         table.add_row(Text(f"and {len(queues) - MOST_QUEUES} more", style="dim"))
@@ -185,7 +185,3 @@ def empty_queue(name: str) -> Row:
         ("waiting", "scheduled", "throttled", "no_worker", "running", "succeeded", "unsuccessful", "workers"), 0
     )
     return {"name": name, **counts, "oldest": None}
-
-
-def _number(value: int, style: str = "") -> Text:
-    return Text(f"{value:,}", style=style) if value else Text("·", style="dim")

@@ -87,7 +87,7 @@ def _step(value: Any, part: str | int, path: Path, depth: int, place: Path) -> A
         known = ", ".join(sorted(map(str, value))[:10]) or "none"
         raise RefError(place, f"{format_path(path)}: {sofar} has no field {key!r}; its fields: {known}")
     if isinstance(value, list | tuple):
-        index = int(part) if is_number(part) or (isinstance(part, str) and part.isdecimal()) else None
+        index = int(part) if _is_integer(part) or (isinstance(part, str) and part.isdecimal()) else None
         if index is None:
             raise RefError(place, f"{format_path(path)}: {sofar} is a list, and {part!r} is not an index")
         if not -len(value) <= index < len(value):
@@ -111,9 +111,9 @@ def kind_of(value: Any) -> str:
 
 
 def _is_part(part: object) -> bool:
-    return isinstance(part, str) or is_number(part)
+    return isinstance(part, str) or _is_integer(part)
 
 
-def is_number(value: object) -> bool:
+def _is_integer(value: object) -> bool:
     """Return whether the value is an integer (a bool is not)."""
     return isinstance(value, int) and not isinstance(value, bool)

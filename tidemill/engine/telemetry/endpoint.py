@@ -15,8 +15,8 @@ from contextlib import asynccontextmanager
 import structlog
 
 from tidemill.core.errors import ConfigError, TidemillError
+from tidemill.core.web.address import is_loopback, read_address
 from tidemill.engine.application.lifespan import lifespan_trouble
-from tidemill.engine.telemetry.address import is_loopback, read_address
 from tidemill.store.database import Database
 
 log = structlog.get_logger("tidemill.metrics")

@@ -24,8 +24,8 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 
 from tidemill.core.errors import ConfigError, ConflictError, NotFoundError, TidemillError
+from tidemill.core.web.address import is_loopback
 from tidemill.engine.event_wait import wait_for_event
-from tidemill.engine.telemetry.address import is_loopback
 from tidemill.ops.operator.errors import error_of
 
 API = "/api/v1"

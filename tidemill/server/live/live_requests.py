@@ -6,7 +6,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from tidemill.core.errors import NotFoundError
-from tidemill.engine.telemetry.address import is_loopback, joined, read_address
+from tidemill.core.web.address import format_address, is_loopback, read_address
 from tidemill.server.problems import Refused
 from tidemill.server.server_state import ServerState
 from tidemill.store.streams.streams import read_status
@@ -61,5 +61,5 @@ async def _dispatcher(server_state: ServerState, name: str) -> str:
         here = row["host"] == socket.gethostname()
         if here or not is_loopback(host):
             reached = ("127.0.0.1" if here else row["host"]) if host in ANYWHERE else host
-            return joined(reached, port)
+            return format_address(reached, port)
     raise Refused(503, f"no dispatcher of stream {name} is alive where this server can reach it: `tidemill stream run`")

@@ -20,9 +20,9 @@ import msgspec
 import structlog
 
 from tidemill.core.accounts import Caller
+from tidemill.core.web.address import is_loopback
 from tidemill.engine.authentication import Authenticator, bearer_token
 from tidemill.engine.jobs.origin import enter_request
-from tidemill.engine.telemetry.address import is_loopback
 from tidemill.engine.telemetry.tracing import continuing, request_span
 from tidemill.server.fair_pool import ASKED_AT
 from tidemill.server.local_socket import SOCKET_USER
@@ -101,8 +101,8 @@ class Middleware:
         except Exception as error:
             if reply.started:
                 raise
-            told, more = problem_of(error)
-            await reply.problem(told.status, msgspec.json.encode(told), more.items())
+            answer, more = problem_of(error)
+            await reply.problem(answer.status, msgspec.json.encode(answer), more.items())
         finally:
             if scope["method"] not in SAFE:
                 log.info(

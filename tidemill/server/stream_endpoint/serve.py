@@ -23,8 +23,8 @@ import structlog
 
 from tidemill.core.accounts import Caller, check_role
 from tidemill.core.errors import ConfigError, ForbiddenError, TooManyAttemptsError
+from tidemill.core.web.address import format_address, is_loopback, read_address
 from tidemill.engine.authentication import Authenticator, bearer_token, find_grpc_caller
-from tidemill.engine.telemetry.address import is_loopback, joined, read_address
 from tidemill.store.database import Database
 from tidemill.streams.definition.stream import Stream
 from tidemill.streams.runner.live_requests import (
@@ -143,13 +143,13 @@ async def _grpc(
     reflection.enable_server_reflection((service_name, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     host, port = read_address(address)
     try:
-        server.add_insecure_port(joined(host, port))
+        server.add_insecure_port(format_address(host, port))
     except RuntimeError as error:
         raise ConfigError(f"stream {stream.name}: gRPC cannot be served at {address}: {error}") from error
     for service in ("", service_name):
         await healthy.set(service, health_pb2.HealthCheckResponse.SERVING)
     await server.start()
-    log.info("live requests over gRPC", stream=stream.name, at=joined(host, port))
+    log.info("live requests over gRPC", stream=stream.name, at=format_address(host, port))
 
     async def report_drain() -> None:
         """Load balancers send nothing more from the first moment of a drain."""
@@ -202,7 +202,7 @@ async def _http(
     started.cancel()
     if serving.done():
         serving.result()
-    log.info("live requests over HTTP", stream=stream.name, at=f"http://{joined(host, port)}/v1/run")
+    log.info("live requests over HTTP", stream=stream.name, at=f"http://{format_address(host, port)}/v1/run")
     try:
         yield
     finally:

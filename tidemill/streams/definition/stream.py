@@ -20,9 +20,9 @@ from tidemill.core.errors import ConfigError
 from tidemill.core.jobs.job import check_name
 from tidemill.core.limits.memory_size import Memory, parse_memory
 from tidemill.core.retry import RetryPolicy, retry
+from tidemill.core.web.address import is_loopback, read_address
 from tidemill.engine.application.lifespan import Lifespan
 from tidemill.engine.application.middleware import surrounded
-from tidemill.engine.telemetry.address import is_loopback, read_address
 from tidemill.sinks import Sink
 from tidemill.sources.base import Source
 from tidemill.streams.definition.plans import Plan, TaskRule

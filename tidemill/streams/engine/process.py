@@ -20,7 +20,7 @@ from tidemill.core.errors import TidemillError
 from tidemill.engine.application.lifespan import lifespan_trouble
 from tidemill.engine.containment.blocked_time import watch_stalls
 from tidemill.engine.containment.cancellation import AGAIN, end as end_tasks
-from tidemill.engine.containment.exit_status import EXIT_MISCONFIGURED
+from tidemill.engine.containment.exit_status import EXIT_MISCONFIGURED, exit_now
 from tidemill.engine.event_wait import wait_for_event
 from tidemill.engine.roles.fork_service import end_with_parent
 from tidemill.engine.settings import load_settings
@@ -61,8 +61,8 @@ def main(words: Sequence[str]) -> None:
         run_loop(serve(find_stream(target, name), end, end_tracing))
     except TidemillError as error:
         sys.stderr.write(f"error: {error}\n")
-        _leave(EXIT_MISCONFIGURED)
-    _leave(0)
+        exit_now(EXIT_MISCONFIGURED)
+    exit_now(0)
 
 
 async def serve(stream: Stream, end: socket.socket, end_tracing: Callable[[], None]) -> None:
@@ -96,21 +96,21 @@ async def serve(stream: Stream, end: socket.socket, end_tracing: Callable[[], No
     left = asyncio.all_tasks() - {asyncio.current_task()}
     await end_tasks(left, AGAIN)
     if any(not task.done() for task in left):  # The end of the event loop would wait for them for ever.
-        _leave(0)
+        exit_now(0)
 
 
 async def _report_trouble(link: EngineLink) -> None:
     """Tell the dispatcher why the engine does not start."""
-    told = ""
+    reported = ""
     while True:
         await asyncio.sleep(TELL_EVERY)
-        if (trouble := lifespan_trouble() or "") != told:
+        if (trouble := lifespan_trouble() or "") != reported:
             link.send(ToDispatcher(trouble=trouble))
-            told = trouble
+            reported = trouble
 
 
 async def _heartbeat(engine: Engine, link: EngineLink, ended: asyncio.Event, garbage: GarbageCollector) -> None:
-    told, told_lost = None, []
+    reported, reported_lost = None, []
     while not ended.is_set():
         if not await wait_for_event(ended, TELL_EVERY):
             garbage.collect_if_due()
@@ -118,18 +118,12 @@ async def _heartbeat(engine: Engine, link: EngineLink, ended: asyncio.Event, gar
             # Without news an empty frame is sent, as a heartbeat.
             link.send(
                 ToDispatcher(
-                    statistics=None if statistics == told else statistics,
-                    lost_threads=None if lost == told_lost else lost,
+                    statistics=None if statistics == reported else statistics,
+                    lost_threads=None if lost == reported_lost else lost,
                     garbage=garbage.total,
                 )
             )
-            told, told_lost = statistics, lost
-
-
-def _leave(status: int) -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+            reported, reported_lost = statistics, lost
 
 
 if __name__ == "__main__":

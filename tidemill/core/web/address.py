@@ -1,4 +1,4 @@
-"""Parsing of addresses to serve at."""
+"""Network addresses: a host and a port."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def read_address(text: str, *, what: str = "metrics") -> tuple[str, int]:
     return found["six"] or found["host"] or LOOPBACK, int(found["port"])
 
 
-def joined(host: str, port: int) -> str:
+def format_address(host: str, port: int) -> str:
     """Host and port as one address; IPv6 needs brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
