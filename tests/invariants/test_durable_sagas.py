@@ -191,6 +191,56 @@ async def test_an_asker_gets_the_reply_to_its_own_question(app: App) -> None:
         await run.result(timeout=120)
 
 
+class Guarded(Workflow):
+    """Waits beside its own end, or another beginning."""
+
+    @step
+    async def guard(self, ctx: Context, ev: StartEvent) -> None:
+        await ctx.compensate(self.refund, Refund(order=ev.round))
+        try:
+            await ctx.wait_for_event(Go)
+        finally:
+            done.append(f"stopped {ev.round}")
+
+    @step
+    async def go_on(self, ctx: Context, ev: StartEvent) -> StopEvent:
+        await ctx.wait_for_event(Question, requirements={"n": ev.round})
+        if ev.round == 1:
+            return ctx.continue_as_new(round=2)
+        raise LookupError("enough")
+
+    @step
+    async def refund(self, ev: Refund) -> None:
+        done.append(f"refund {ev.order}")
+
+
+GUARDED = ["stopped 1", "stopped 2", "refund 2", "refund 1"]
+
+
+async def test_a_step_that_waits_is_stopped_before_the_run_is_undone_or_begins_again() -> None:
+    done.clear()
+    run = Guarded(timeout=None).run(round=1)
+    for n in (1, 2):
+        await run.send_event(Question(n=n))
+    with pytest.raises(LookupError, match="enough"):
+        await run
+    assert done == GUARDED
+
+
+async def test_a_step_that_waits_in_memory_is_stopped_before_its_durable_run_is_undone_or_begins_again(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemill.engine.runs.durable_run.IDLE_BEFORE_RELEASE", 600.0)
+    app.workflow(Guarded)
+    async with running_run_worker(app):
+        run = await app.start(Guarded, round=1)
+        for n in (1, 2):
+            await run.send_event(Question(n=n))
+        with pytest.raises(LookupError, match="enough"):
+            await run.result(timeout=120)
+    assert done == GUARDED
+
+
 async def test_asking_a_run_that_ends_without_a_reply_raises(app: App) -> None:
     @app.workflow
     class Silent(Workflow):

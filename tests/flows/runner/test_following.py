@@ -15,6 +15,7 @@ from tidemill.flows.definition.events import InternalDispatchEvent
 from tidemill.flows.definition.retry_policy import retry_policy, stop_after_attempt, wait_fixed
 from tidemill.flows.runner import follow
 from tidemill.store.database import Database
+from tidemill.store.runs.describe import describe_published
 
 
 class Draft(Event):
@@ -116,6 +117,17 @@ async def test_a_follower_of_a_durable_run_sees_the_events_of_a_run_in_memory_in
     assert {"StepStateChanged", "WorkflowIdleEvent", "UnhandledEvent", "Progress", "Question", "StopEvent"} == set(
         names
     )
+
+
+async def test_a_follower_resumes_in_a_database_that_has_many_published_events(app: App, database: Database) -> None:
+    await database.fetch("SELECT setval(pg_get_serial_sequence('tidemill.published', 'seq'), 5000000000)")
+    app.workflow(Review, timeout=None)
+    async with running_run_worker(app):
+        run, _ = await on_postgresql(app, database)
+    events = [each async for each in run.stream_events(numbered=True)]
+    assert [each async for each in run.stream_events(after=events[1][0], numbered=True)] == events[2:]
+    shown = await describe_published(database, run.id, after=events[1][0], limit=10)
+    assert [each["number"] for each in shown] == [number for number, _ in events[2:]]
 
 
 async def test_a_stream_resumes_after_every_event_with_internal_events_and_without(

@@ -70,7 +70,7 @@ def compensate_next(program: FlowProgram, state: FlowState, out: list[Command]) 
 def stop_all(program: FlowProgram, state: FlowState, out: list[Command]) -> None:
     """Stop all work, and forget what waits, what is queued and what is collected."""
     for work in sorted(state.works.values(), key=lambda each: each.id):
-        is_active = work.slot >= 0 or work.waiting or work.replies
+        is_active = bool(work.slot >= 0 or work.waiting or work.replies)  # It waits for nothing once it has left.
         leave(program, state, work, out)
         undo_all(state, work)
         drop_kept_writes(state, work)

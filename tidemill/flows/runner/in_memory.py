@@ -89,6 +89,7 @@ class FlowRun:
         self.opener: asyncio.Task[None] | None = None
         self._variables = copy_context()
         self.weak = weakref.ref(self)
+        hash(self.weak)  # It keeps its hash: callbacks of steps may be left when the run is gone.
         self._thread = threading.get_ident()
         self._events = EventStream()
         self._asked: dict[str, asyncio.Future[Any]] = {}

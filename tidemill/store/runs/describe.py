@@ -30,7 +30,7 @@ FROM tidemill.tick WHERE run_id = $1 AND seq > $2 ORDER BY seq LIMIT $3
 #: What a run has published after a number.
 DESCRIBE_PUBLISHED = f"""
 SELECT seq * {EVENT_GAP} AS number, {cut("data", place_of("published/data", "run_id", "seq"))} AS data
-FROM tidemill.published WHERE run_id = $1 AND seq > $2 / {EVENT_GAP} ORDER BY seq LIMIT $3
+FROM tidemill.published WHERE run_id = $1 AND seq > $2::bigint / {EVENT_GAP} ORDER BY seq LIMIT $3
 """
 
 

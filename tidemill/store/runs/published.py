@@ -27,8 +27,8 @@ ORDER BY seq DESC LIMIT 1
 
 #: The events after a number.
 READ_PUBLISHED = f"""
-SELECT seq * {EVENT_GAP} AS number, tick, at, data FROM tidemill.published WHERE run_id = $1 AND seq > $2 / {EVENT_GAP}
-ORDER BY seq LIMIT $3
+SELECT seq * {EVENT_GAP} AS number, tick, at, data FROM tidemill.published
+WHERE run_id = $1 AND seq > $2::bigint / {EVENT_GAP} ORDER BY seq LIMIT $3
 """
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any
 
 import pytest
@@ -78,6 +80,22 @@ def test_own_work_does_not_keep_answers_back(loop: Any) -> None:
         step.turns.give("", future, "now")
         await task
         asleep.cancel()
+        return step.seen
+
+    assert run(loop, main) == ["now"]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_what_a_run_has_left_behind_does_not_keep_answers_back(loop: Any) -> None:
+    async def main() -> list[Any]:
+        left = copy_context()
+        left.run(Step)  # The run is gone, and callbacks of its step are still to run.
+        step = Step()
+        future = step.future()
+        task = asyncio.create_task(step.pass_on(future, 3))
+        step.turns.give("", future, "now")
+        asyncio.get_running_loop().call_soon(gc.collect, context=left)
+        await task
         return step.seen
 
     assert run(loop, main) == ["now"]
