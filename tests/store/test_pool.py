@@ -18,18 +18,35 @@ def size_of(database: Database) -> int:
     return pool.get_size()
 
 
-async def test_a_connection_that_is_given_back_is_used_in_place_of_a_third(
+async def test_a_connection_that_is_given_back_is_used_in_place_of_a_second(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool_turns, "OPENING_SECONDS", PATIENCE)
+    monkeypatch.setattr(database._turns, "_opening_seconds", PATIENCE)
     async with database.acquire() as first:
         assert await first.fetchval("SELECT 1") == 1
+        second = asyncio.create_task(database.fetchrow("SELECT 2"))
+        await asyncio.sleep(0)
+        assert not second.done()
+    assert tuple(await second or ()) == (2,)
+    assert size_of(database) == 1
+
+
+async def test_connections_of_a_burst_are_closed_while_others_are_in_use(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = asyncio.Barrier(4)
+
+    async def work() -> None:
         async with database.acquire():
-            third = asyncio.create_task(database.fetchrow("SELECT 3"))
-            await asyncio.sleep(0)
-            assert not third.done()
-        assert tuple(await third or ()) == (3,)
-    assert size_of(database) <= 2
+            await together.wait()
+
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.gather(*(work() for _ in range(4)))
+        monkeypatch.setattr(pool_turns, "SPARE_SECONDS", 0)
+        assert size_of(database) > 1
+        while size_of(database) > 1:
+            assert tuple(await database.fetchrow("SELECT 1") or ()) == (1,)
+    assert tuple(await database.fetchrow("SELECT 1") or ()) == (1,)
 
 
 async def test_work_that_keeps_its_connections_gets_as_many_as_it_needs(database: Database) -> None:
@@ -47,6 +64,7 @@ async def test_calls_that_wait_together_open_one_connection_at_a_time(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool_turns, "OPENING_SECONDS", 0.5)
+    monkeypatch.setattr(pool_turns, "LONGEST_OPENING", 0.5)
     together = asyncio.Event()
     working: list[int] = []
 
@@ -66,12 +84,11 @@ async def test_calls_that_wait_together_open_one_connection_at_a_time(
 async def test_a_call_that_is_cancelled_leaves_its_turn_to_the_next(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool_turns, "OPENING_SECONDS", 10 * PATIENCE)
+    monkeypatch.setattr(database._turns, "_opening_seconds", 10 * PATIENCE)
     async with database.acquire():
-        async with database.acquire():
-            third = asyncio.create_task(database.fetchrow("SELECT 3"))
-            fourth = asyncio.create_task(database.fetchrow("SELECT 4"))
-            await asyncio.sleep(0)
-        third.cancel()  # In the moment in which it was given the connection.
-        async with asyncio.timeout(PATIENCE):
-            assert tuple(await fourth or ()) == (4,)
+        second = asyncio.create_task(database.fetchrow("SELECT 2"))
+        third = asyncio.create_task(database.fetchrow("SELECT 3"))
+        await asyncio.sleep(0)
+    second.cancel()  # In the moment in which it was given the connection.
+    async with asyncio.timeout(PATIENCE):
+        assert tuple(await third or ()) == (3,)

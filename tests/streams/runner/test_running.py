@@ -19,11 +19,11 @@ import pytest
 from tests.support import eventually, locked_out, value
 from tests.support.operate import list_audit
 from tests.support.operate_streams import control_stream, replay_dead
-from tests.support.streams import all_read, publish, running_stream
+from tests.support.streams import all_read, publish, running_dispatcher, running_stream
 from tidemill.core.retry import retry
 from tidemill.sources import HttpSource, JsonlSource, LogSource
 from tidemill.sources.base import SourceContext
-from tidemill.store.database import Database
+from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.streams import streams as store
 from tidemill.store.streams.dead_letters import DeadFilter, list_dead
 from tidemill.streams import Filtered, Plan, Stream, task
@@ -73,6 +73,31 @@ async def test_messages_of_the_log_are_worked_on_once_and_acked(database: Databa
         await publish(database, "posts", ["last"])
         await eventually(lambda: len(Recording.seen) == 5001)
     assert Recording.seen[-1] == ("last", 1), "what was acked is not delivered again"
+
+
+class Counting(Database):
+    """Counts how often a dispatcher reads what operators have set."""
+
+    reads = 0
+
+    async def fetch(self, statement: str, *args: Any, patience: float | None = 30.0) -> list[Any]:
+        self.reads += statement == store.READ_CONTROL
+        return await super().fetch(statement, *args, patience=patience)
+
+
+async def test_a_stream_that_is_called_like_its_topic_reads_its_settings_when_they_change_only(
+    database: Database, database_url: str
+) -> None:
+    counting = Counting(DatabaseSettings(url=database_url))
+    async with (
+        counting,
+        running_dispatcher(stream_of(LogSource("s", eligibilities=frozenset({"record"}))), counting),
+    ):
+        before = counting.reads
+        for number in range(20):
+            await publish(database, "s", [number])
+            await eventually(lambda number=number: len(Recording.seen) > number)
+        assert counting.reads - before < 10, "two or three times, because they are read every few seconds"
 
 
 class Deaf(JsonlSource, frozen=True, tag="deaf"):

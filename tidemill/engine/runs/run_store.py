@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 import structlog
@@ -42,6 +43,7 @@ log = structlog.get_logger("tidemill.runs")
 
 IDLE_POLL = 30.0
 POLL_WITHOUT_WAKE_UPS = 1.0
+SPARE_SECONDS = 10.0  # A connection for turns that others made unnecessary for so long is closed.
 
 Row = Mapping[str, Any]
 
@@ -175,8 +177,8 @@ class PostgresRunStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._free: list[Connection] = []  # connections for turns, one for each that is written at the same time
-        self._reader: Connection | None = None
+        #: Connections for turns and due rows, as many as were in use at the same time, and when each was used last.
+        self._free: list[tuple[float, Connection]] = []
 
     # -- being an owner ---------------------------------------------------------------------------
 
@@ -223,15 +225,10 @@ class PostgresRunStore:
         return await reserve_numbers(self._database, count)
 
     async def commit(self, owner: int, number: int, turns: Sequence[RunTurn]) -> set[int]:
-        connection = self._free.pop() if self._free else None
-        if connection is None or connection.is_closed():
-            connection = await self._database.connect_to_look_up()
-        try:
+        async with self._connected() as connection:
             mine = await commit_turn(self._database, connection, owner, number, turns)
             await self._write_logs(connection, turns)
             return mine
-        finally:
-            self._free.append(connection)
 
     async def commit_within(self, connection: Any, owner: int, number: int, turn: RunTurn) -> set[int]:
         mine = await commit_turn(self._database, connection, owner, number, [turn])
@@ -261,10 +258,21 @@ class PostgresRunStore:
         return await self._database.connect(patience=30.0)
 
     async def close(self) -> None:
-        for connection in self._free:
+        for _, connection in self._free:
             connection.terminate()
-        if self._reader is not None:
-            self._reader.terminate()
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[Connection]:
+        connection = self._free.pop()[1] if self._free else None
+        if connection is None or connection.is_closed():
+            connection = await self._database.connect_to_look_up()
+        try:
+            yield connection
+        finally:
+            now = asyncio.get_running_loop().time()
+            self._free.append((now, connection))
+            if now - self._free[0][0] > SPARE_SECONDS:
+                self._free.pop(0)[1].terminate()
 
     # -- taking up --------------------------------------------------------------------------------
 
@@ -301,9 +309,8 @@ class PostgresRunStore:
     async def due(self, owner: int, taken: Sequence[int], room: int) -> Sequence[Row]:
         while True:
             try:
-                if self._reader is None or self._reader.is_closed():
-                    self._reader = await self._database.connect_to_look_up()
-                return await self._reader.fetch(self._database.sql(DUE_INBOX), owner, list(taken), room)
+                async with self._connected() as connection:
+                    return await connection.fetch(self._database.sql(DUE_INBOX), owner, list(taken), room)
             except Exception as error:
                 if not is_transient(error):
                     raise

@@ -71,7 +71,7 @@ sent_again AS (
     FROM chosen WHERE sink IS NOT NULL ORDER BY id
     RETURNING stream, sink),
 topics AS (
-    SELECT DISTINCT stream AS topic FROM again
+    SELECT DISTINCT stream || '/settings' AS topic FROM again
     UNION SELECT DISTINCT 'outbox ' || stream || '/' || sink FROM sent_again),
 news AS (SELECT pg_notify('tidemill_streams', topic) FROM topics)
 SELECT (SELECT count(*) FROM again) + (SELECT count(*) FROM sent_again) AS n, (SELECT count(*) FROM news)

@@ -149,7 +149,7 @@ WITH wanted AS (
         enabled = coalesce(excluded.enabled, c.enabled), burst = coalesce(excluded.burst, c.burst),
         by = excluded.by, at = now()
     RETURNING stream)
-SELECT pg_notify('tidemill_streams', stream) FROM wanted
+SELECT pg_notify('tidemill_streams', stream || '/settings') FROM wanted
 """
 
 #: Writes, deletes and reads the status of dispatchers.
@@ -184,6 +184,11 @@ class StoredCursor(msgspec.Struct, frozen=True):
     position: int | None
     note: str | None
     done: tuple[Span, ...]
+
+
+def settings_topic(stream: str) -> str:
+    """What is notified when an operator changes a stream or replays messages: the name may be that of a topic."""
+    return f"{stream}/settings"
 
 
 def cursor_topic(stream: str, source: str) -> str:

@@ -38,7 +38,7 @@ from tidemill.store.streams import streams as store
 from tidemill.store.streams.event_log import STREAMS_CHANNEL
 from tidemill.store.streams.limits import limits_topic
 from tidemill.store.streams.outbox import outbox_topic
-from tidemill.store.streams.streams import cursor_topic
+from tidemill.store.streams.streams import cursor_topic, settings_topic
 from tidemill.streams.definition.message import EngineAnswer
 from tidemill.streams.definition.stream import Stream
 from tidemill.streams.engine.answers import failure_of
@@ -479,7 +479,7 @@ class Dispatcher:
 
     def _notified(self, payload: str) -> None:
         self._lookup.asked(payload)
-        if payload in (ANYTHING, self.stream.name):
+        if payload in (ANYTHING, settings_topic(self.stream.name)):
             self.control.wake()
             self.retries.check_all()
         if payload in (ANYTHING, limits_topic(self.stream.name)):
