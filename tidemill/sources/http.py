@@ -1,10 +1,11 @@
 """Records of an HTTP API, read in pages over one connection that is kept open.
 
 By cursor (the default): `GET url?cursor=…&limit=…` answers `{"items": […], "cursor": "…"}`. A page is requested with
-the cursor that came with the page before. An answer without items, or with the cursor of the request, means that there
-is nothing new. Items without a cursor are refused, because there would be no way to go on after them.
+the cursor that came with the page before. An answer without a cursor, or with that of the request, means that there is
+nothing new. Items without a cursor are refused, because there would be no way to go on after them.
 
-By time: `HttpSource(url, since="dateFrom", items="results")` asks for everything since a time, page by page.
+By time: `HttpSource(url, since="dateFrom", items="results")` asks for everything since a time, page by page. An API may
+give smaller pages than it is asked for, so a page is known to be the last one only if pages of its size were before.
 
 A 401 is answered by logging in again, once. Any other status than 200, and an answer that is not the expected JSON, is
 a `SourceError`: streams and monitors back off and try again.
@@ -27,6 +28,8 @@ from tidemill.engine.outbound_http import REDIRECTS, OutboundHttp, OutboundHttpE
 from tidemill.sources.base import RecordPage, Source, SourceContext, SourceError
 from tidemill.sources.delivery import Delivery
 from tidemill.sources.page_consumer import LEASE, PageConsumer, WindowConsumer
+
+EMPTY_PAGES = 10  # followed in one poll: an API may give a new cursor with each page, for ever
 
 
 class HttpSource(Source, frozen=True, tag="http"):
@@ -101,17 +104,17 @@ class CursorReader:
         self._source, self._client = source, Client(source)
 
     async def pages(self, since: float | None, token: str | None, now: float) -> AsyncIterator[RecordPage]:
-        source = self._source
-        while True:
+        source, empty = self._source, 0
+        while empty < EMPTY_PAGES:
             at = {} if token is None else {source.cursor: token}
             answer = await self._client.get({source.limit: source.page, **at})
             records = self._client.records(answer)
             after = _field(answer, source.cursor)
             if records and after is None:
                 raise SourceError(f"{self._client.site} gives items without a {source.cursor!r}: they are not taken")
-            if not records or str(after) == token:
+            if after is None or str(after) == token:
                 return
-            token = str(after)
+            token, empty = str(after), 0 if records else empty + 1
             yield RecordPage(records, token=token)
 
     async def close(self) -> None:
@@ -125,6 +128,10 @@ class TimeReader:
         self.overlap = parse_duration(source.overlap, what="overlap")
         self.overlap_most = parse_duration(source.overlap_most, what="overlap_most")
         self._source, self._since, self._client = source, since, Client(source)
+        self._full = source.page
+        """How many records the API gives at once, as far as is known."""
+        self._short = 0
+        """The most records of a page after which there was none."""
 
     async def pages(self, since: float | None, token: str | None, now: float) -> AsyncIterator[RecordPage]:
         """All records from a time on."""
@@ -143,17 +150,28 @@ class TimeReader:
 
     async def _ask(self, query: dict[str, str], offset: int) -> AsyncIterator[RecordPage]:
         source, newest_first = self._source, self._source.order == "newest"
+        before: list[bytes] = []
         for _ in range(source.most_pages):
             answer = await self._client.get({**query, source.limit: source.page, source.offset: offset})
             records = self._client.records(answer)
+            if (found := [record.payload for record in records]) == before:
+                records = found = []  # An API that gives everything at once may ignore the offset.
             offset += len(records)
-            last = len(records) < source.page
+            self._learn(len(before), len(found))
+            before, last = found, len(found) < self._full and len(found) <= self._short
             if newest_first:
                 records.reverse()
             yield RecordPage(records, complete=last or not newest_first, token=str(offset))
             if last:
                 return
         raise SourceError(f"{self._client.site} gave more than {source.most_pages} pages at once")
+
+    def _learn(self, before: int, now: int) -> None:
+        """Learn from the sizes of two pages, one after the other, how large pages are and how small last ones."""
+        if now:
+            self._full = max(now, min(self._full, before or self._full))
+        else:
+            self._short = max(self._short, before)
 
     def _written(self, moment: float) -> str:
         if self._source.since_format == "epoch":

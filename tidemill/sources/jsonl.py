@@ -9,6 +9,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -25,8 +26,8 @@ LONGEST_LINE = 1 << 26
 class JsonlSource(Source, frozen=True, tag="jsonl"):
     """A file of JSON lines.
 
-    A monitor reads a file that has become shorter from its beginning; a stream refuses it, for it cannot tell old lines
-    from new ones.
+    A monitor reads a file from its beginning that has become shorter, or that has no line any more that ends where it
+    has stopped; a stream refuses it, for it cannot tell old lines from new ones.
     """
 
     path: str | Path
@@ -105,11 +106,11 @@ class JsonlReader:
         where, records, begin = f"source {self._source.name}: {self._source.path}", list[Delivery](), offset
         try:
             with open(self._source.path, "rb") as file:
-                if (size := file.seek(0, os.SEEK_END)) < offset:
+                if self._is_another(file, offset):
                     if not self._restart:
                         raise SourceError(
-                            f"{where} has {size} bytes and was read up to {offset}: it is another file now; "
-                            "give the new one another name"
+                            f"{where} was read up to byte {offset}, and no line ends there now: it is another file "
+                            "now; give the new one another name"
                         )
                     begin = offset = 0
                 file.seek(offset)
@@ -127,3 +128,10 @@ class JsonlReader:
             raise SourceError(f"{where}: there is no such file") from error
         except OSError as error:
             raise SourceError(f"{where} cannot be read: {error}") from error
+
+    def _is_another(self, file: BinaryIO, offset: int) -> bool:
+        """Whether this cannot be the file that was read up to here: it is shorter, or has no line that ends here."""
+        if not offset or file.seek(0, os.SEEK_END) < offset:
+            return offset > 0
+        file.seek(offset - 1)
+        return self._source.follow and file.read(1) != b"\n"

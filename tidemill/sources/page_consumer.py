@@ -141,14 +141,17 @@ class PageConsumer:
         if not self._waiting and (page := await self._sweeps.next(None, self._token)) is not None:
             if self._lease.held is not held:
                 return []  # Another process reads by now.
-            self._sweeps.backoff.reset()
             self._token = page.token
             for record in page.records:
                 record.token = held
                 if self._numbered:
                     self._number += 1
                     record.position = self._number
+            if page.records:
+                self._sweeps.backoff.reset()
             if self._numbered:
+                if self._page_ends and self._page_ends[-1][0] == self._number:
+                    self._page_ends.pop()  # A page without records goes on from where the one before it ended.
                 self._page_ends.append((self._number, page.token))
             self._waiting.extend(self._positions.take(page.records))
         return [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
@@ -223,7 +226,8 @@ class WindowConsumer:
         self._waiting: deque[Delivery] = deque()
         self._open: dict[str, float] = {}
         self._done: dict[str, float] = {}
-        self._unreadable: set[str] = set()
+        self._unreadable: dict[str, float] = {}
+        """When each record without an id or a time was found, by its content."""
         self._settled: float | None = None
         self._newest: float | None = None
         self._stored: float | None = None
@@ -243,6 +247,7 @@ class WindowConsumer:
         self._number = cursor.position or 0
         self._settled = self._newest = self._stored = window.at
         self._done = {token: float(token.rpartition("@")[2]) for token in window.done}
+        self._unreadable = {token.rpartition("@")[0]: at for token, at in self._done.items()}
         self._lease.begin()
         return True
 
@@ -269,15 +274,14 @@ class WindowConsumer:
     def _take(self, page: RecordPage) -> None:
         now = time.time()
         for record in page.records:
-            if (event := self._read(record, now)) is None:
-                continue
-            at = min(event.at, now)  # One wrong clock must not hide all that follows.
-            self._newest = at if self._newest is None else max(self._newest, at)
+            event = self._read(record, now)
+            if event.data is not None and event.at <= now:  # One wrong clock must not hide all that follows.
+                self._newest = event.at if self._newest is None else max(self._newest, event.at)
             token = f"{event.id}@{event.at!r}"
             if token in self._open or token in self._done:
                 continue
             self._number += 1
-            self._open[token] = at
+            self._open[token] = event.at
             record.id, record.key, record.at = None, event.id.encode(), event.at
             record.position, record.token = self._number, _Record(token, self._lease.held)
             self._waiting.append(record)
@@ -287,17 +291,19 @@ class WindowConsumer:
             if (anchor := self._anchor()) is not None:
                 oldest = anchor - self._reader.overlap
                 self._done = {token: at for token, at in self._done.items() if at >= oldest}
+                self._unreadable = {digest: at for digest, at in self._unreadable.items() if at >= oldest}
 
-    def _read(self, record: Delivery, now: float) -> SourceEvent | None:
-        """The id and the time of a record. One without them is delivered once: the plans decide what it means."""
+    def _read(self, record: Delivery, now: float) -> SourceEvent:
+        """The id and the time of a record.
+
+        One without them, and so without data, is delivered once, as of when it was found: the plans decide what it
+        means, and no other record is skipped because of it.
+        """
         try:
             return read_event(record, self._source.id, self._source.time)
         except ValueError:
             digest = hashlib.sha256(record.payload).hexdigest()[:32]
-            if digest in self._unreadable:
-                return None
-            self._unreadable.add(digest)
-            return SourceEvent(digest, now, None, record.payload)
+            return SourceEvent(digest, self._unreadable.setdefault(digest, now), None, record.payload)
 
     def _anchor(self) -> float | None:
         """The time before which everything is done."""

@@ -116,10 +116,7 @@ class RedisConsumer:
         loop = asyncio.get_running_loop()
         count = min(most, AT_ONCE)
         if loop.time() >= self._take_over_at:
-            _, entries, *_ = await self._client.xautoclaim(
-                self._source.key, self._group, self._name, int(self._source.lease * 1000), count=count
-            )
-            if entries:
+            if entries := await self._take_over(count):
                 return self._take(entries)
             self._take_over_at = loop.time() + min(self._source.lease / 3, TAKE_OVER_EVERY)
         if self._source.ordered:
@@ -128,6 +125,16 @@ class RedisConsumer:
             self._group, self._name, {self._source.key: ">"}, count=count, block=BLOCK_MS
         )
         return self._take(_entries(answer)) if answer else []
+
+    async def _take_over(self, count: int) -> Sequence[tuple[bytes, dict[bytes, bytes] | None]]:
+        """Entries of consumers that do not answer, oldest first: the server looks at ten for each that is wanted."""
+        lease, start = int(self._source.lease * 1000), b"0-0"
+        while True:
+            start, entries, *_ = await self._client.xautoclaim(
+                self._source.key, self._group, self._name, lease, start_id=start, count=count
+            )
+            if entries or start == b"0-0":
+                return entries
 
     async def _read_in_order(self, count: int) -> list[Delivery]:
         """Read new entries, unless another consumer has older ones in flight; waits for either."""
