@@ -29,7 +29,13 @@ from tidemill.ops.monitors.why_not import TriggerCheck, explain_trigger
 from tidemill.ops.operator.local import Local
 from tidemill.ops.operator.operation import Arguments, Nothing, doc, operation
 from tidemill.ops.pipelines.find import find_state
-from tidemill.ops.pipelines.pipelines import ListPipelines, list_pipelines
+from tidemill.ops.pipelines.pipelines import (
+    ListPipelines,
+    PipelineLine,
+    PipelineRef,
+    get_pipeline,
+    list_pipelines,
+)
 from tidemill.ops.pipelines.states import GetState, get_state
 from tidemill.ops.pipelines.triggers import list_triggers
 from tidemill.ops.runs.dags import GetTree, get_dag_tree
@@ -42,7 +48,8 @@ from tidemill.ops.streams.messages import (
     message_at,
     message_with_id,
 )
-from tidemill.pipelines.view.state_details import StateDetails
+from tidemill.pipelines.definition.pattern import Pattern
+from tidemill.pipelines.view.state_details import MOST_SHOWN, StateDetails
 from tidemill.sources import LogSource
 from tidemill.sources.redis import position_of
 from tidemill.store.jobs.pages import Word
@@ -191,7 +198,7 @@ async def _workflow(at: Local, name: str) -> Explanation | None:
         return None
     found = next((each for each in (await at.do(list_triggers, Nothing())).items if each.name == name), None)
     if found is None:
-        return None
+        return await _pipeline(at, name) if name in at.declared.pipelines.known else None
     lines = [f"It runs as task {found.task}: `tidemill jobs --task {found.task}` lists its runs."]
     starts = [
         f"events to {found.webhook or f'/api/v1/triggers/{name}'}",
@@ -204,6 +211,20 @@ async def _workflow(at: Local, name: str) -> Explanation | None:
         lines.append(f"Enable it with `tidemill workflow enable {name}`.")
     state = "enabled" if found.disabled_by is None else "disabled"
     return Explanation(id=f"workflow/{name}", kind="workflow", state=state, why=lines)
+
+
+async def _pipeline(at: Local, name: str) -> Explanation:
+    """A pipeline: whether it is paused, as a disabled workflow file is, and what its states are."""
+    found = await at.do(get_pipeline, PipelineRef(name=name))
+    counts = ", ".join(f"{number:,} {state}" for state, number in found.counts.items())
+    lines = [f"Its states: {counts or 'none'}. `tidemill pipeline plan APP {name}` lists what is not fresh, and why."]
+    if found.paused_by is not None:
+        lines.append(f"{found.paused_by} has paused it: nothing is built.")
+        lines.append(f"Resume it with `tidemill pipeline resume APP {name}`.")
+    elif not found.kept:
+        lines.append("No process keeps it up to date: start `tidemill up`, or `tidemill pipeline run`.")
+    state = "enabled" if found.paused_by is None else "paused"
+    return Explanation(id=name, kind="pipeline", state=state, why=[*lines, *found.problems])
 
 
 async def _dead_letter(at: Local, id: str) -> Explanation:
@@ -279,15 +300,29 @@ async def _state(at: Local, text: str) -> Explanation | None:
     lines = (await at.do(list_pipelines, ListPipelines(live=False))).items
     if not lines:
         return None
+    if text in (line.name for line in lines):
+        return await _pipeline(at, text)
     pipeline, stage, entity = find_state(lines, text)
     found = await at.do(get_state, GetState(name=pipeline, stage=stage, entity=entity, follow=True))
+    why = found.why if found.state == "absent" else [*_not_among(lines, found, text), *found.why]
     followed = [Related(f"{pipeline}/{each}", "state", "") for each in found.followed_by]
     followed += await _published(at, f"state {pipeline}/{stage}/{entity}")
     because = await causes_of_state(at, pipeline, found.made_from)
     return Explanation(
-        id=f"{pipeline}/{stage}/{entity}", kind="state", state=found.state, why=found.why, because=because,
+        id=f"{pipeline}/{stage}/{entity}", kind="state", state=found.state, why=why, because=because,
         followed=followed, details=found,
     )  # fmt: skip
+
+
+def _not_among(lines: list[PipelineLine], found: StateDetails, text: str) -> list[str]:
+    """That a path is none of the many outputs of the state that it would be of."""
+    stages = next(line.stages for line in lines if line.name == found.pipeline)
+    output = Pattern(next(stage.output for stage in stages if stage.name == found.stage))
+    paths = [each.path for each in found.outputs]
+    named = [path for path in (text, text.removeprefix(f"{found.pipeline}/")) if output.match(path) is not None]
+    if not named or not paths or named[0] in paths or len(paths) >= MOST_SHOWN:
+        return []
+    return [f"There is no {named[0]}: stage {found.stage} makes {', '.join(paths[:10])} of {found.entity or 'all'}."]
 
 
 async def _followers(at: Local, of: str) -> list[Related]:

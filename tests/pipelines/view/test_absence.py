@@ -64,7 +64,10 @@ async def test_what_follows_from_a_state_that_waits_says_what_for(at: Local) -> 
 
 
 async def test_a_filter_and_an_input_that_never_was_are_named(at: Local) -> None:
-    assert "its filter leaves it out: id != 'a'" in (await told(at, "big/a.txt"))[1]
+    assert (
+        "Its inputs exist, and the filter of stage filtered leaves it out: id != 'a'"
+        in (await told(at, "big/a.txt"))[1]
+    )
     state, why = await told(at, "big/z.txt")
     assert state == "absent"
     assert "in/z.txt does not exist, and no stage of this pipeline makes it" in why

@@ -201,3 +201,16 @@ def test_many_expressions_in_one_text_cannot_either_and_large_files_are_no_troub
     large = "tide\n" * 500_000
     assert fill("{{$.text}}!", {"text": large}) == f"{large}!"
     assert evaluate("$.text.replaceAll('tide', 'ebb').length", {"text": large}) == 2_000_000
+
+
+@pytest.mark.parametrize("text", ["new Date(0).toLocaleDateString('en-GB')", "(1234.5).toLocaleString('de-DE')"])
+def test_a_language_that_the_engine_would_ignore_is_refused(text: str) -> None:
+    with pytest.raises(ExpressionError, match="knows no languages here"):
+        evaluate(text, CONTEXT)
+    assert evaluate("new Date(0).toLocaleDateString()", CONTEXT)
+
+
+def test_an_expression_without_memory_for_its_own_error_says_that_it_needs_too_much() -> None:
+    with pytest.raises(ExpressionError, match="needs more than 128 MB"):
+        evaluate("'a,'.repeat(3e6).split(',').length", CONTEXT)
+    assert evaluate("1 + 1", CONTEXT) == 2

@@ -50,9 +50,17 @@ def _find_in(owner: PipelineLine, rest: str) -> PipelineObject:
 def find_state(lines: list[PipelineLine], text: str) -> tuple[str, str, str]:
     """The pipeline, stage and entity of the state that a text means."""
     meant = find_pipeline_object(lines, text)
+    owner = next(line for line in lines if line.name == meant.pipeline)
     if meant.stage is None:
+        takers = [stage.name for stage in owner.stages if any(Pattern(each).match(text) for each in stage.inputs)]
+        input = f"{text!r} is an input, of stage {takers[0]}, and" if takers else repr(text)
         raise NotFoundError(
-            f"{text!r} is no state of pipeline {meant.pipeline}: write the path of an output, or STAGE/ENTITY"
+            f"{input} is no state of pipeline {meant.pipeline}: write the path of an output, or STAGE/ENTITY"
+        )
+    if meant.entity is None and (variables := next(s.variables for s in owner.stages if s.name == meant.stage)):
+        raise NotFoundError(
+            f"{text!r} is a stage: write the path of one of its outputs, or {meant.stage}/ENTITY, where the entity is "
+            f"its {', '.join(variables)}; `tidemill pipeline plan APP {meant.pipeline}` lists what is not fresh"
         )
     return meant.pipeline, meant.stage, meant.entity or ""
 

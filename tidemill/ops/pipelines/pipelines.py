@@ -16,9 +16,9 @@ from tidemill.pipelines.reducer.reasons import NeedsApproval, kind_of_reason
 from tidemill.pipelines.runner.running_builds import BuildJobs
 from tidemill.pipelines.stores.base import StateStoreError
 from tidemill.pipelines.view.drawing import draw_pipeline, draw_pipeline_svg
+from tidemill.pipelines.view.explain import unserved
 from tidemill.pipelines.view.pipeline_cache import PipelineCache, cache_of
 from tidemill.pipelines.view.snapshot import PipelineSnapshot
-from tidemill.pipelines.view.state_details import unserved
 from tidemill.store.states.build_jobs import is_kept
 from tidemill.store.transaction import Reader
 

@@ -187,7 +187,8 @@ async def get_state(at: Reader, args: GetState, declared: Declarations) -> State
         snapshot.stage(args.stage),
         args.entity,
         kept=await is_kept(at.database, args.name),
-        follow=cache.known.values() if args.follow else None,
+        pipelines=cache.known.values(),
+        follow=args.follow,
     )
 
 

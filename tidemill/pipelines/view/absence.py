@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterable, Mapping
+
 from tidemill.core.errors import ConfigError, NotFoundError
-from tidemill.pipelines.definition.pattern import derive, entity_id
-from tidemill.pipelines.definition.pipeline import Input, Stage, makers
+from tidemill.core.expressions.paths import RefError
+from tidemill.pipelines.definition.pattern import PatternError, derive, entity_id
+from tidemill.pipelines.definition.pipeline import Input, Pipeline, Stage, makers, share_place
 from tidemill.pipelines.reducer.facts import expected_path
+from tidemill.pipelines.reducer.plan import LONGEST, BuildStep
 from tidemill.pipelines.view.snapshot import PipelineSnapshot
 
 MOST_STEPS = 10
 
 
-def why_absent(snapshot: PipelineSnapshot, stage: Stage, entity: str) -> list[str]:
-    """Why there is no such state, in sentences; an error if the stage could never make it."""
+def why_absent(snapshot: PipelineSnapshot, stage: Stage, entity: str, pipelines: Iterable[Pipeline] = ()) -> list[str]:
+    """Why there is no such state, in sentences; an error if the stage could never make it.
+
+    `pipelines` are all that may make its inputs.
+    """
     try:
         variables = stage.variables_of(entity)
         path = "" if stage.scatter else stage.output_path(variables)
@@ -20,52 +28,121 @@ def why_absent(snapshot: PipelineSnapshot, stage: Stage, entity: str) -> list[st
         raise NotFoundError(
             f"stage {stage.name} of pipeline {snapshot.pipeline.name} makes no {entity!r}: {error}"
         ) from error
-    lines = [f"There is no such state: stage {stage.name} would make {path or 'it'} from its inputs."]
-    missing = [one for one in stage.inputs if not _exists(snapshot, one, variables)]
-    for one in missing:
-        lines += _why_missing(snapshot, stage, one, variables, steps=MOST_STEPS)
-    if not missing and stage.filter is not None:
-        lines.append(f"Its inputs exist, and its filter leaves it out: {stage.options.filter}.")
-    elif not missing:
-        lines.append("Its inputs exist now: it is built when the pipeline is next brought up to date.")
-    return lines
+    pipeline = snapshot.pipeline
+    where = f" in {pipeline.root}" if pipeline.store is None else ""
+    lines = [f"There is no such state{where}: stage {stage.name} would make {path or 'it'} from its inputs."]
+    for one in stage.inputs:
+        if unfit := _why_unfit(one, variables):
+            return [*lines, unfit]
+    missing = why_inputs_missing(snapshot, stage, variables, pipelines)
+    if not missing and (filtered := _why_filtered(snapshot, stage, entity, variables)):
+        return [*lines, f"Its inputs exist, and {filtered}."]
+    if not missing and len(entity.encode()) > LONGEST:
+        return [*lines, f"Its name has more than {LONGEST:,} bytes, which no state may have: use a shorter one."]
+    return [
+        *lines,
+        *(missing or ["Its inputs exist now: it is built when the pipeline is next brought up to date."]),
+    ]
 
 
-def _exists(snapshot: PipelineSnapshot, one: Input, variables: dict[str, str]) -> bool:
-    """Whether an input of an entity exists."""
-    wanted = {name: variables[name] for name in one.key if name in variables}
-    for path in snapshot.pipeline_view.world.matched.get(one.pattern, {}):
-        found = one.pattern.match(path)
-        if found is not None and all(derive(name, found) == value for name, value in wanted.items()):
-            return True
-    return False
+def why_inputs_missing(
+    snapshot: PipelineSnapshot, stage: Stage, variables: Mapping[str, str], pipelines: Iterable[Pipeline] = ()
+) -> list[str]:
+    """Why inputs of a state do not exist."""
+    others = [each for each in pipelines if each is not snapshot.pipeline and share_place(each, snapshot.pipeline)]
+    lines: dict[str, None] = {}
+    for one in stage.inputs:
+        if not _found(snapshot, one, variables):
+            lines |= dict.fromkeys(_why_missing(snapshot, stage, one, variables, others, steps=MOST_STEPS))
+    return list(lines)
+
+
+def _found(snapshot: PipelineSnapshot, one: Input, variables: Mapping[str, str]) -> list[str]:
+    """The paths of an input of an entity, of which not all variables may be known."""
+    wanted = {name: value for name in one.key if (value := derive(name, variables)) is not None}
+    return [
+        path
+        for path in snapshot.pipeline_view.world.matched.get(one.pattern, {})
+        if (found := one.pattern.match(path)) is not None
+        and all(derive(name, found) == value for name, value in wanted.items())
+    ]
+
+
+def _why_unfit(one: Input, variables: Mapping[str, str]) -> str | None:
+    """Why an input of this name is never taken: a part of it is not what its pattern asks for."""
+    if one.pattern.has_glob or not set(one.pattern.variables) <= set(variables):
+        return None
+    try:
+        one.pattern.format(variables)
+    except PatternError as error:
+        return f"It would take {expected_path(one.pattern, variables)}, which does not fit its input {error}."
+    return None
+
+
+def _why_filtered(snapshot: PipelineSnapshot, stage: Stage, entity: str, variables: Mapping[str, str]) -> str | None:
+    """Whether the filter of a stage leaves an entity out whose inputs exist."""
+    if stage.filter is None:
+        return None
+    files = sum(len(_found(snapshot, one, variables)) for one in stage.inputs)
+    try:
+        if stage.filter.holds({**variables, "id": entity, "files": files}):
+            return None
+    except RefError as error:
+        return f"the filter of stage {stage.name} cannot be evaluated for it: {error}"
+    return f"the filter of stage {stage.name} leaves it out: {stage.options.filter}"
 
 
 def _why_missing(
-    snapshot: PipelineSnapshot, stage: Stage, one: Input, variables: dict[str, str], *, steps: int
+    snapshot: PipelineSnapshot,
+    stage: Stage,
+    one: Input,
+    variables: Mapping[str, str],
+    others: Iterable[Pipeline],
+    *,
+    steps: int,
 ) -> list[str]:
     """Why an input does not exist: no stage makes it, or the stage that does has not."""
     path = expected_path(one.pattern, variables)
     what = f"Its input {one.name} " if one.name and not one.name.isdigit() else "Its input "
+    what = f"{what}{path} does not exist"
     for maker in makers(stage, snapshot.order):
         if maker is stage or not one.pattern.overlaps(maker.output):
             continue
-        values = {name: derive(name, variables) for name in maker.variables}
-        if any(value is None for value in values.values()):
-            return [f"{what}{path} does not exist: stage {maker.name} makes it."]
-        id = entity_id([value or "" for value in values.values()]) if values else ""
-        state = snapshot.state_of(maker.name, id, {})
-        step = snapshot.not_fresh[maker.name].get(id)
-        if state is not None and step is not None:
-            return [f"{what}{path} does not exist: {maker.name}/{id} is {state}, because {step.reason}."]
-        lines = [f"{what}{path} does not exist: stage {maker.name} makes it, and has not."]
-        known = {name: value for name, value in values.items() if value is not None}
-        missing = [each for each in maker.inputs if not _exists(snapshot, each, known)]
-        if not missing and maker.filter is not None:
-            return [
-                f"{what}{path} does not exist: the filter of stage {maker.name} leaves it out: {maker.options.filter}."
-            ]
+        derived = {name: derive(name, variables) for name in maker.variables}
+        known = {name: value for name, value in derived.items() if value is not None}
+        if (step := _step_of(snapshot, maker, known)) is not None:
+            id = f"{maker.name}/{step.entity}" if step.entity else maker.name
+            return [f"{what}: {id} is {snapshot.state_of(maker.name, step.entity, {})}, because {step.reason}."]
+        missing = [each for each in maker.inputs if not _found(snapshot, each, known)]
+        if not missing and len(known) == len(derived):
+            id = entity_id(list(known.values())) if known else ""
+            if filtered := _why_filtered(snapshot, maker, id, known):
+                return [f"{what}: {filtered}."]
+            record = snapshot.pipeline_view.world.records[maker.name].get(id)
+            if record is not None and record.is_nothing:
+                explain = f"`tidemill explain {state_word(maker, id)}` says why"
+                return [f"{what}: stage {maker.name} makes nothing of {id}; {explain}."]
+        lines = [f"{what}: stage {maker.name} makes it, and has not."]
         for each in missing if steps else ():
-            lines += _why_missing(snapshot, maker, each, known, steps=steps - 1)
+            lines += _why_missing(snapshot, maker, each, known, others, steps=steps - 1)
         return lines
-    return [f"{what}{path} does not exist, and no stage of this pipeline makes it."]
+    for other in others:
+        for maker in other.stages.values():
+            if "*" not in path and maker.output.match(path) is not None:
+                explain = f"`tidemill explain {shlex.quote(path)}` says more"
+                return [f"{what}: stage {other.name}/{maker.name} makes it; {explain}."]
+    write = "" if "*" in path else f": `tidemill pipeline write APP {shlex.quote(path)}` writes it"
+    return [f"{what}, and no stage of this pipeline makes it{write}."]
+
+
+def state_word(stage: Stage, entity: str) -> str:
+    """A state as a word of a command line."""
+    return shlex.quote(f"{stage.pipeline.name}/{stage.name}/{entity}".removesuffix("/"))
+
+
+def _step_of(snapshot: PipelineSnapshot, stage: Stage, known: Mapping[str, str]) -> BuildStep | None:
+    """A state of a stage that is not fresh and has these variables, of which there may be more."""
+    for entity, step in snapshot.not_fresh[stage.name].items():
+        if step is not None and known.items() <= stage.variables_of(entity).items():
+            return step
+    return None

@@ -83,7 +83,7 @@ def sources(pipeline_view: PipelineView, stage: Stage, entity: str) -> list[str]
             name = path if maker is None else f"{maker[0].name}/{maker[1]}"
             if name not in found:
                 found[name] = None
-                todo += [maker] if maker is not None and not maker[0].scatter else []
+                todo += [] if maker is None else [maker]
     return list(found)
 
 

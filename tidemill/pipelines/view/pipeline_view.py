@@ -186,10 +186,17 @@ class PipelineView:
         root = self.pipeline.root
         if isinstance(self.states, FileStates):
             self.states.check_root()
-        if self.pipeline.store is None and any(self.world.records.values()) and not root.is_dir():
+        if self.pipeline.store is not None or not any(self.world.records.values()):
+            return
+        if not root.is_dir():
             raise StateStoreError(
                 f"there is no folder {root} here, where pipeline {self.pipeline.name} keeps its states: run this on "
-                "the host that has the folder, or create it to build everything again"
+                "the host that has the folder, or create it with its inputs to build everything again"
+            )
+        if not any(root.iterdir()):  # The folder on which another one is to be mounted is empty.
+            raise StateStoreError(
+                f"the folder {root} here is empty, and pipeline {self.pipeline.name} keeps its states there: mount it, "
+                "run this on the host that has it, or put its inputs there to build everything again"
             )
 
     async def measure_clocks(self) -> None:
@@ -380,7 +387,7 @@ class PipelineView:
         for stage in self.order:
             found = stage.output.match(path)
             if found is not None:
-                if stage.scatter or any(name not in found for name in stage.variables):
+                if any(name not in found for name in stage.variables):
                     return stage, ""
                 return stage, entity_id([found[name] for name in stage.variables]) if stage.variables else ""
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
@@ -13,11 +12,10 @@ import msgspec
 from tidemill.pipelines.definition.pattern import PatternError, derive, entity_id
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage, makers
 from tidemill.pipelines.reducer.facts import Paths, entities_of
-from tidemill.pipelines.reducer.plan import BuildStep
-from tidemill.pipelines.reducer.reasons import Blocked, kind_of_reason
+from tidemill.pipelines.reducer.reasons import kind_of_reason
 from tidemill.pipelines.reducer.staleness import input_pairs
 from tidemill.pipelines.runner.running_builds import BuildJob, BuildJobs
-from tidemill.pipelines.view.absence import why_absent
+from tidemill.pipelines.view.explain import explain_state
 from tidemill.pipelines.view.lineage import consumers, output_paths, sources, taken_elsewhere
 from tidemill.pipelines.view.snapshot import PipelineSnapshot
 from tidemill.store.database import Database
@@ -127,15 +125,19 @@ async def describe_state(
     entity: str,
     *,
     kept: bool,
-    follow: Iterable[Pipeline] | None = None,
+    pipelines: Iterable[Pipeline] = (),
+    follow: bool = False,
 ) -> StateDetails:
-    """Everything about one state; `follow` are the pipelines to follow its inputs and outputs through."""
+    """Everything about one state; `follow` follows its inputs and outputs, also through other `pipelines`."""
     state = snapshot.state_of(stage.name, entity, jobs)
-    absent = why_absent(snapshot, stage, entity) if state is None else []
     pipeline_view, name = snapshot.pipeline_view, snapshot.pipeline.name
+    builds = await list_builds(database, name, stage.name, entity, limit=MOST_BUILDS)
+    why = await explain_state(
+        database, snapshot, jobs, stage, entity,
+        kept=kept, log=builds[0]["log"] if builds else None, pipelines=pipelines,
+    )  # fmt: skip
     row = await show_state(database, name, stage.name, entity)
     failure = await show_failure(database, name, stage.name, entity)
-    builds = await list_builds(database, name, stage.name, entity, limit=MOST_BUILDS)
     groups = await inputs_of(snapshot, stage, entity)
     takers = await takers_of(snapshot, stage, entity)
     outputs = output_paths(pipeline_view, stage, entity)
@@ -150,7 +152,7 @@ async def describe_state(
         variables=dict(stage.entity(entity).variables),
         state=state or "absent",
         reason=None if step is None else kind_of_reason(step.reason),
-        why=absent or _why(snapshot, stage, entity, job, kept),
+        why=why,
         outputs=[OutputFile(path, _size(snapshot, path)) for path in outputs[:MOST_SHOWN]],
         inputs=[
             InputFile(path, _size(snapshot, path), content, changed, _maker(snapshot, stage, path, jobs))
@@ -175,8 +177,8 @@ async def describe_state(
         job=job,
         builds=[build_of(each) for each in builds],
         looked_at=snapshot.looked_at,
-        made_from=[] if follow is None else await asyncio.to_thread(sources, pipeline_view, stage, entity),
-        followed_by=[] if follow is None else await asyncio.to_thread(_followers, snapshot, stage, entity, follow),
+        made_from=[] if not follow else await asyncio.to_thread(sources, pipeline_view, stage, entity),
+        followed_by=[] if not follow else await asyncio.to_thread(_followers, snapshot, stage, entity, pipelines),
     )
 
 
@@ -247,7 +249,7 @@ def _inputs(
     """Each input's path, its current content, and whether that differs from the content at the build."""
     known = None if not before else input_pairs(before) if stage.named else {"": before}
     found: list[tuple[str, str | None, bool]] = []
-    for path in [path for group in groups for path in group][:MOST_SHOWN]:
+    for path in list(dict.fromkeys(path for group in groups for path in group))[:MOST_SHOWN]:
         content = snapshot.pipeline_view.world.content(path)
         was = None if known is None else known.get(path if stage.named else "")
         found.append((path, content, known is not None and was != content))
@@ -270,54 +272,3 @@ def _maker(snapshot: PipelineSnapshot, stage: Stage, path: str, jobs: BuildJobs)
 def _size(snapshot: PipelineSnapshot, path: str) -> int | None:
     fact = snapshot.pipeline_view.world.files.get(path)
     return None if fact is None else fact.size
-
-
-def unserved(jobs: Iterable[BuildJob]) -> list[str]:
-    """The queues of these jobs that no worker serves, as sentences."""
-    counts = Counter(job.queue for job in jobs if not job.is_served and job.state != "running")
-    return [
-        f"No worker serves queue {queue}, where {number:,} {'build waits' if number == 1 else 'builds wait'}: "
-        f"start one with `tidemill worker APP --queue {queue}`."
-        for queue, number in counts.items()
-    ]
-
-
-def _why_blocked(snapshot: PipelineSnapshot, stage: Stage, step: BuildStep) -> list[str]:
-    """What holds up the state that a state waits for, directly or behind others, if anything does."""
-    for _ in snapshot.order:
-        if not isinstance(step.reason, Blocked):
-            return []
-        found = _maker(snapshot, stage, step.reason.waits_for[0], {})
-        before = None if found is None else snapshot.not_fresh[found.stage].get(found.entity)
-        if found is None or before is None or before.is_build:
-            return []
-        if not isinstance(before.reason, Blocked):
-            return [f"{found.stage}/{found.entity} is {found.state}: {before.reason}."]
-        stage, step = snapshot.stage(found.stage), before
-    return []
-
-
-def _why(snapshot: PipelineSnapshot, stage: Stage, entity: str, job: BuildJob | None, kept: bool) -> list[str]:
-    """Why a state is fresh, stale, failed and so on, in sentences."""
-    not_fresh = snapshot.not_fresh[stage.name]
-    record = snapshot.pipeline_view.world.records[stage.name].get(entity)
-    if entity not in not_fresh and record is not None and record.is_nothing:
-        return ["It is up to date: its stage makes nothing of it."]
-    if entity not in not_fresh:
-        return ["It is up to date: the current code built it from its current inputs."]
-    step = not_fresh[entity]
-    if step is None:
-        return ["Its inputs are gone: no stage makes it any more, and it is kept until it is cleaned up."]
-    reason = str(step.reason)
-    lines = [f"{reason[0].upper()}{reason[1:]}.", *_why_blocked(snapshot, stage, step)]
-    if job is not None and job.state == "running":
-        by = f"by {job.builder}" if job.id is None else f"job {job.id}"
-        lines.append(f"It is being built now: {by}.")
-    elif job is not None:
-        lines.append(f"Its build waits in queue {job.queue}: job {job.id}.")
-        lines += unserved([job])
-        if job.note:
-            lines.append(f"{job.note[0].upper()}{job.note[1:]}.")
-    elif step.is_build and not kept:
-        lines.append("No process keeps this pipeline up to date: start `tidemill up`, or `tidemill pipeline run`.")
-    return lines

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tidemill.core.errors import ConfigError
@@ -231,11 +231,12 @@ class Wiring:
             about = {**entity.variables, "id": entity.id, "path": entity.path}
             async with with_names(secrets, state_root=root) as held:
                 items = await graph.run(id, seeds, {"entity": about})
+                if not items:  # An `if` passed nothing on: there is nothing to write.
+                    note_conditions(entity, between)
+                    return SKIP
                 return masked(written(items), held)
 
         def written(items: list[dict[str, Any]]) -> Any:
-            if not items:
-                return SKIP  # An `if` passed nothing on: there is nothing to write.
             if len(items) > 1:
                 raise BuildError(f"{len(items)} items reach node {node.name!r}, and a state has one content")
             if "content" in node.data:
@@ -289,6 +290,8 @@ class Wiring:
             async with with_names(secrets, state_root=root) as held:
                 results = await graph.run_all(nodes, seeds, base)
                 done = {each.name: results[each.name] for each in last if results[each.name]}
+                if not done:
+                    note_conditions(entity, nodes)
                 return masked(done, held) if done else SKIP
 
         self.pipeline.stage(
@@ -320,6 +323,13 @@ class Wiring:
 
     def _type(self, name: str) -> str:
         return next((node.type for node in self.graph.nodes.values() if node.name == name), "")
+
+
+def note_conditions(entity: Entity, nodes: Iterable[Node]) -> None:
+    """Say in the log of a build that makes nothing which conditions have let nothing through."""
+    conditions = [f"{each.name} ({each.data.get('condition')})" for each in nodes if each.type == "if"]
+    if conditions:
+        entity.note(f"nothing has passed {' and '.join(conditions)}")
 
 
 def _min_size(node: Node) -> int:

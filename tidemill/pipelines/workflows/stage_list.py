@@ -17,7 +17,7 @@ from tidemill.pipelines.reducer.staleness import BACKOFF
 from tidemill.pipelines.runner.build import SKIP, BuildError
 from tidemill.pipelines.workflows.expressions.names import credential_names, masked, with_names
 from tidemill.pipelines.workflows.graph import as_content
-from tidemill.pipelines.workflows.node_graph import read_store
+from tidemill.pipelines.workflows.node_graph import note_conditions, read_store
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS, Node, find_type, run_node
 
 _NAMED = re.compile(r"\$(?:\?\.|\.)([A-Za-z_][\w-]*)|\$\[\s*\\?['\"]([^'\"\\]+)")
@@ -88,7 +88,11 @@ def _declare(
         with TemporaryDirectory(prefix="tidemill-") as folder:
             output = Path(folder) / PurePosixPath(entity.path).name
             async with with_names(secrets, state_root=root, output_path=str(output)) as held:
-                made = masked(await run_stage(node, following, item, source), held)
+                made = await run_stage(node, following, item, source)
+                if made is SKIP:
+                    note_conditions(entity, [node])
+                    return SKIP
+                made = masked(made, held)
             if "output_path" in text and node.type == "run_command":
                 if not output.is_file():
                     raise BuildError("the command ended, and has written no file at {{output_path}}")

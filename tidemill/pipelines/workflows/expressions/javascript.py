@@ -102,6 +102,15 @@ _PRELUDE = """
     if (typeof value === 'function' || typeof value === 'symbol') return 2;
     return value instanceof Promise ? 3 : write(small(value));
   };
+  for (const [owner, name] of [
+    [Date, 'toLocaleDateString'], [Date, 'toLocaleTimeString'], [Date, 'toLocaleString'], [Number, 'toLocaleString'],
+  ]) {
+    const plain = owner.prototype[name];
+    owner.prototype[name] = function (...given) {  // The engine would ignore a language.
+      if (given.length) throw new TypeError(name + ' knows no languages here: leave out its arguments');
+      return plain.call(this);
+    };
+  }
   const seen = new Set();
   const freeze = (value) => {
     if (value === null || (typeof value !== 'object' && typeof value !== 'function') || seen.has(value)) return;
@@ -216,7 +225,8 @@ def _reason(error: BaseException) -> str:
     message = str(error).partition("\n")[0].removeprefix("InternalError: ").removeprefix("SyntaxError: ")
     if "interrupted" in message:
         return f"it takes longer than {SECONDS:g} s"
-    if "out of memory" in message or isinstance(error, MemoryError):
+    # The engine throws null where even an error would need more memory.
+    if "out of memory" in message or message == "null" or isinstance(error, MemoryError):
         del _here.engine
         return f"the result would be too large: it needs more than {MOST_MEMORY >> 20} MB"
     return message
