@@ -47,7 +47,7 @@ from tidemill.flows.runner.fork import fork
 from tidemill.flows.runner.run_handle import RunHandle
 from tidemill.flows.runner.steps.current_step import find_step
 from tidemill.flows.runner.steps.queued_step import step_tasks
-from tidemill.store.caller_connection import run_async, run_sync
+from tidemill.store.connection.caller_connection import run_async, run_sync
 from tidemill.store.database import Database
 from tidemill.store.jobs.declared import WorkTemplate
 from tidemill.store.jobs.schedules.schedules import RunTemplate

@@ -20,8 +20,8 @@ import asyncpg
 import msgspec
 
 from tidemill.core.errors import ConfigError, StoreError
+from tidemill.store.connection.url import place_of
 from tidemill.store.database import Database
-from tidemill.store.database_url import place_of
 from tidemill.store.embedded.process import binaries
 
 #: A setting that an older server does not know, which the newer `pg_restore` writes.

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from tidemill.core.errors import ConfigError
-from tidemill.store.database_url import hosts_of
+from tidemill.store.connection.url import hosts_of
 
 _FIELD = re.compile(r"((?:\\.|[^\\:])*)(?::|$)")
 
