@@ -349,7 +349,7 @@ class Runs:
         return RunHandle(database, number, find_workflow=self._workflow, connections=self._connections)
 
     def template(self, what: Any, given: Any = None) -> RunTemplate:
-        """The run that a schedule starts again and again: of a declared workflow or dag, with its input checked."""
+        """The run that a schedule starts each time: of a declared workflow or dag, with its input checked."""
         found: Any = self.dags.get(what, what) if isinstance(what, str) else what
         if isinstance(found, Dag):
             new = self._new_dag_run(found, args_of_run({} if given is None else given), self._origin())

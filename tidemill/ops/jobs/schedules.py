@@ -1,4 +1,4 @@
-"""Schedules: what is started again and again, and when next; make, change, explain, run, pause and delete them."""
+"""Schedules: what is started at which times; make, change, explain, run, pause and delete them."""
 
 from __future__ import annotations
 
