@@ -12,7 +12,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.declarations import Declarations
 from tidemill.ops.operator.local import Local
 from tidemill.ops.runs.inputs import SubmitInput, prepare_answer, submit_input
-from tidemill.store.caller_connection import Statements, run_async, run_sync
+from tidemill.store.connection.caller_connection import Statements, run_async, run_sync
 from tidemill.store.database import Database
 from tidemill.store.transaction import Reader
 

@@ -174,7 +174,7 @@ class App:
         every: Duration | None = None,
         **options: Unpack[ScheduleOptions],
     ) -> None:
-        """Enqueue a task, or start a workflow or dag, again and again.
+        """Enqueue a task, or start a workflow or dag, on a schedule.
 
         app.schedule("night", refresh.call(shop=3), cron="0 3 * * *", timezone="Europe/Berlin")
         app.schedule("digest", Article, Topic(topic="tides"), every="1h", overlap="skip")

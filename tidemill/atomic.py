@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from tidemill.store.caller_connection import nested_async, nested_sync
+from tidemill.store.connection.caller_connection import nested_async, nested_sync
 
 if TYPE_CHECKING:
     from tidemill.app import App

@@ -43,7 +43,7 @@ from tidemill.ops.jobs.batches import BatchNumber, cancel_batch, close_batch
 from tidemill.ops.jobs.jobs import JobSelection, cancel_jobs
 from tidemill.ops.operator.local import Local
 from tidemill.ops.operator.operation import A, Operation
-from tidemill.store.caller_connection import Statements, run_async, run_sync
+from tidemill.store.connection.caller_connection import Statements, run_async, run_sync
 from tidemill.store.database import Database
 from tidemill.store.jobs.batches.batches import add_statements, end_statements, hold_statements, new_batch_statements
 from tidemill.store.jobs.insert import insert_statements

@@ -47,7 +47,7 @@ from tidemill.flows.runner.fork import fork
 from tidemill.flows.runner.run_handle import RunHandle
 from tidemill.flows.runner.steps.current_step import find_step
 from tidemill.flows.runner.steps.queued_step import step_tasks
-from tidemill.store.caller_connection import run_async, run_sync
+from tidemill.store.connection.caller_connection import run_async, run_sync
 from tidemill.store.database import Database
 from tidemill.store.jobs.declared import WorkTemplate
 from tidemill.store.jobs.schedules.schedules import RunTemplate
@@ -349,7 +349,7 @@ class Runs:
         return RunHandle(database, number, find_workflow=self._workflow, connections=self._connections)
 
     def template(self, what: Any, given: Any = None) -> RunTemplate:
-        """The run that a schedule starts again and again: of a declared workflow or dag, with its input checked."""
+        """The run that a schedule starts each time: of a declared workflow or dag, with its input checked."""
         found: Any = self.dags.get(what, what) if isinstance(what, str) else what
         if isinstance(found, Dag):
             new = self._new_dag_run(found, args_of_run({} if given is None else given), self._origin())

@@ -23,7 +23,7 @@ from tidemill.engine.telemetry.tracing import current_trace
 from tidemill.flows.encoding.journal import encode_tick
 from tidemill.pipelines.definition.declared import Pipelines
 from tidemill.pipelines.stores.external_states import Inputs
-from tidemill.store.caller_connection import run_async, run_sync
+from tidemill.store.connection.caller_connection import run_async, run_sync
 from tidemill.store.database import Database
 from tidemill.store.streams.event_log import Entry, append, append_statements
 from tidemill.streams.definition.stream import Stream

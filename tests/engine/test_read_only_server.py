@@ -14,8 +14,8 @@ from tests.support.waiting import PATIENT
 from tidemill import App
 from tidemill.core.errors import StoreError
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
+from tidemill.store.connection.url import to_any
 from tidemill.store.database import Database, DatabaseSettings
-from tidemill.store.database_url import to_any
 from tidemill.store.migrate import migrate
 
 

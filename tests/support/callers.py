@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from tidemill import App, BatchHandle, JobHandle
-from tidemill.store.caller_connection import Statements, run_async, run_sync
+from tidemill.store.connection.caller_connection import Statements, run_async, run_sync
 from tidemill.store.database import Database
 
 

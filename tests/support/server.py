@@ -15,8 +15,8 @@ from pathlib import Path
 import psycopg
 
 from tidemill.engine.roles.maintenance import Maintenance
+from tidemill.store.connection.url import database_of, with_database
 from tidemill.store.database import Database, DatabaseSettings
-from tidemill.store.database_url import database_of, with_database
 from tidemill.store.embedded.server import EmbeddedServer
 from tidemill.store.migrate import migrate
 

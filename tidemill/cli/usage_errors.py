@@ -23,8 +23,8 @@ def usage_message(error: CycloptsError) -> str:
         return f"{error.unused_tokens[0]!r} is one argument too many{hint}; see `{command} --help`"
     if isinstance(error, UnknownCommandError) and error.unused_tokens:
         return _unknown_command(error.unused_tokens[0], error.command_chain or ())
-    said = one_line(error).partition(" Available commands:")[0]  # Only some of them; --help has all.
-    return f"{said} See `{command} --help`" if said.endswith("?") else f"{said.rstrip('.')}; see `{command} --help`"
+    text = one_line(error).partition(" Available commands:")[0]  # Only some of them; --help has all.
+    return f"{text} See `{command} --help`" if text.endswith("?") else f"{text.rstrip('.')}; see `{command} --help`"
 
 
 def _unknown_command(word: str, chain: Sequence[str]) -> str:

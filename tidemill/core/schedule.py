@@ -234,7 +234,7 @@ def plan_fires(
 def decide_overlap(
     overlap: Overlap, waiting: Sequence[WaitingFire], fires: Sequence[WaitingFire], *, is_unfinished: bool
 ) -> OverlapDecision:
-    """Decide what becomes of fires, given those that wait already and whether the one before is unfinished.
+    """Decide which fires start work, given those that wait already and whether the one before is unfinished.
 
     Fires that wait, of `queue` or of a backfill, start one after another. At most `MOST_WAITING` wait.
     """

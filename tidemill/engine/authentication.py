@@ -194,8 +194,8 @@ def bearer_token(authorization: str | None) -> str | None:
 
 async def find_grpc_caller(authenticator: Authenticator, context: Any) -> Caller | None:
     """The caller of a call; None if it names none."""
-    said = dict(context.invocation_metadata() or ())
-    bearer = bearer_token(str(said["authorization"]) if "authorization" in said else None)
+    metadata = dict(context.invocation_metadata() or ())
+    bearer = bearer_token(str(metadata["authorization"]) if "authorization" in metadata else None)
     return await authenticator.find(bearer, None, client=_client_of(context.peer()))
 
 

@@ -1,4 +1,4 @@
-"""Waiting for an event, but not for ever; waiting for the end of work, but not for its outcome."""
+"""Waiting for an event, but not forever; waiting for the end of work, but not for its outcome."""
 
 from __future__ import annotations
 

@@ -71,8 +71,8 @@ def explain_run_rate(row: Mapping[str, Any], rate: Mapping[str, Any]) -> str:
     limit = f"Runs with rate key {row['rate_key']} begin no more than {_rate(rate['rate'], 'run')}"
     wait = max(0.0, rate["wait"]) + rate["ahead"] / rate["rate"]
     behind = f"{_count(rate['ahead'], 'run')} of the key before it; " if rate["ahead"] else ""
-    said = f"It waits for its rate. {limit}; {behind}it can begin in {format_duration(wait)}."
-    return said if rate["is_served"] else f"{_NO_RUN_WORKER} {limit}."
+    sentences = f"It waits for its rate. {limit}; {behind}it can begin in {format_duration(wait)}."
+    return sentences if rate["is_served"] else f"{_NO_RUN_WORKER} {limit}."
 
 
 def _listed_runs(numbers: Sequence[int], most: int = 5) -> str:
@@ -84,13 +84,13 @@ def explain_buffered(buffered: Mapping[str, Any] | None) -> list[str]:
     """What is in the mailbox of a run, and what was dropped from it."""
     if not buffered:
         return []
-    said: list[str] = []
+    sentences: list[str] = []
     if kept := buffered["events"]:
         names = ", ".join(f"{count} {name.rpartition('.')[2]}" for name, count in kept.items())
-        said.append(f"Buffered, until a step waits for them: {names}.")
+        sentences.append(f"Buffered, until a step waits for them: {names}.")
     if buffered["dropped"]:
-        said.append(f"{_count(buffered['dropped'], 'event')} had to be dropped, because too many were buffered.")
-    return said
+        sentences.append(f"{_count(buffered['dropped'], 'event')} had to be dropped, because too many were buffered.")
+    return sentences
 
 
 def explain_origin(job: Job) -> str:
@@ -128,56 +128,56 @@ def _explain_fire(by: str, origin: Mapping[str, Any]) -> str:
 
 def explain_batch(batch: Mapping[str, Any]) -> list[str]:
     """What a batch waits for, or how it ended, origin first."""
-    said = [explain_origin(batch)]
+    sentences = [explain_origin(batch)]
     ends = [(batch[state], state) for state in ("succeeded", "failed", "cancelled", "expired") if batch[state]]
     counts = ", ".join(f"{count:,} {state}" for count, state in ends)
     if batch["unfinished"]:
         left = f"{batch['unfinished']:,} of {_count(batch['total'], 'job')} unfinished"
-        said.append(f"{left}; {counts}." if counts else f"{left}.")
+        sentences.append(f"{left}; {counts}." if counts else f"{left}.")
     elif batch["total"]:
-        said.append(f"Of {_count(batch['total'], 'job')}, {counts}.")
+        sentences.append(f"Of {_count(batch['total'], 'job')}, {counts}.")
     if batch["missing"]:
-        said.append(
+        sentences.append(
             f"How {_count(batch['missing'], 'job')} ended is not known: a worker of an older version ran them. "
             "They count as failed."
         )
     if batch["is_open"]:
-        said.append(f"It is open for more jobs: `tidemill batch close {batch['id']}` lets it end.")
+        sentences.append(f"It is open for more jobs: `tidemill batch close {batch['id']}` lets it end.")
     if batch["cancel_reason"]:
-        said.append(f"{batch['cancel_reason'][0].upper()}{batch['cancel_reason'][1:]}.")
+        sentences.append(f"{batch['cancel_reason'][0].upper()}{batch['cancel_reason'][1:]}.")
     if batch["ended_at"] is None:
-        said += [f"When all have succeeded, {batch['on_success']} is enqueued."] if batch["on_success"] else []
-        said += [f"When all have ended, {batch['on_complete']} is enqueued."] if batch["on_complete"] else []
+        sentences += [f"When all have succeeded, {batch['on_success']} is enqueued."] if batch["on_success"] else []
+        sentences += [f"When all have ended, {batch['on_complete']} is enqueued."] if batch["on_complete"] else []
     elif batch["failed"]:
-        said.append(f"`tidemill retry --batch {batch['id']}` runs its failed jobs again, in their place.")
-    return said
+        sentences.append(f"`tidemill retry --batch {batch['id']}` runs its failed jobs again, in their place.")
+    return sentences
 
 
 def explain_ready(job: Job) -> list[str]:
     """What a ready job waits for."""
-    said = _said(job)
+    sentences = _notes_of(job)
     if job["due_in"] > 0:
-        said.append(f"Scheduled for later: it is due in {format_duration(job['due_in'])}.")
+        sentences.append(f"Scheduled for later: it is due in {format_duration(job['due_in'])}.")
     else:
         ahead = job["ahead"] or 0
         lane = job.get("fair_key") or ""
         fair_key, rate_key = lane.partition(LANE_SEPARATOR)[0], job.get("rate_key")
         keys = [f"{kind} key {key}" for kind, key in (("fair", fair_key), ("rate", rate_key)) if key]
         shared = f" with {' and '.join(keys)}" if keys else ""
-        said.append(
+        sentences.append(
             f"Waits behind {_count(ahead, 'job')}{shared} of queue {job['queue']}."
             if ahead
             else f"It is next{shared} in queue {job['queue']}."
         )
         if keys:
-            said.append(f"Jobs with other {'fair' if fair_key else 'rate'} keys take turns with it.")
+            sentences.append(f"Jobs with other {'fair' if fair_key else 'rate'} keys take turns with it.")
     hindered = [*explain_workers(job), *explain_control(job)]
     if job["rate"] is not None:
         hindered.append(f"Queue {job['queue']} starts no more than {_rate(job['rate'])}.")
     hindered += explain_rate(job)
     if not hindered and job["due_in"] <= 0 and not job["ahead"]:
         hindered.append(f"{_count(job['knowing'], 'worker')} can claim it.")
-    return [*said, *hindered, *explain_deadline(job)]
+    return [*sentences, *hindered, *explain_deadline(job)]
 
 
 def explain_rate(job: Job) -> list[str]:
@@ -199,16 +199,20 @@ def explain_throttled(job: Job) -> list[str]:
     limit = f": no more than {most} of its jobs may run at once" if most else ""
     slot = f"a slot of concurrency key {job['concurrency_key']}{limit}."
     if job["due_in"] > 0:  # A delay or a retry's backoff holds it back, and not the key.
-        noted = [] if (job["note"] or "").startswith("waits for a slot") else _said(job)
-        said = [*noted, f"Scheduled for later: it is due in {format_duration(job['due_in'])}.", f"Then it needs {slot}"]
+        noted = [] if (job["note"] or "").startswith("waits for a slot") else _notes_of(job)
+        sentences = [
+            *noted,
+            f"Scheduled for later: it is due in {format_duration(job['due_in'])}.",
+            f"Then it needs {slot}",
+        ]
     else:
-        said = [f"Waits for {slot}"]
-    return [*said, *explain_workers(job), *explain_control(job), *explain_deadline(job)]
+        sentences = [f"Waits for {slot}"]
+    return [*sentences, *explain_workers(job), *explain_control(job), *explain_deadline(job)]
 
 
 def explain_no_worker(job: Job) -> list[str]:
     """Why no worker can run the job."""
-    return [*_said(job), *explain_workers(job), *explain_deadline(job)]
+    return [*_notes_of(job), *explain_workers(job), *explain_deadline(job)]
 
 
 def explain_workers(job: Job) -> list[str]:
@@ -241,28 +245,28 @@ def explain_deadline(job: Job) -> list[str]:
 def explain_running(job: Job) -> list[str]:
     """Where a job runs, and its progress."""
     where = f"{job['worker_host']} (pid {job['worker_pid']})" if job["worker_host"] else f"worker {job['worker_id']}"
-    said = [f"Running for {format_duration(job['running_for'])} on {where}: attempt {job['attempt']}."]
+    sentences = [f"Running for {format_duration(job['running_for'])} on {where}: attempt {job['attempt']}."]
     if job["progress"] is not None:
-        said.append(f"It is {job['progress']:.0%} done.")
-    said += _said(job)
+        sentences.append(f"It is {job['progress']:.0%} done.")
+    sentences += _notes_of(job)
     if job["cancel_reason"]:
-        said.append(f"It has been asked to stop: {job['cancel_reason']}.")
-    return said
+        sentences.append(f"It has been asked to stop: {job['cancel_reason']}.")
+    return sentences
 
 
 def explain_end(job: Job) -> list[str]:
     """How a job ended."""
     if job["started_at"] is None or job["attempt"] == 0:
-        return [f"{job['state'].capitalize()} without having run.", *_said(job)]
+        return [f"{job['state'].capitalize()} without having run.", *_notes_of(job)]
     took = format_duration((job["finished_at"] - job["started_at"]).total_seconds())
     where = f" on {job['worker_host']} (pid {job['worker_pid']})" if job["worker_host"] else ""
-    said = [f"{job['state'].capitalize()} at attempt {job['attempt']}{where}, after {took}."]
+    sentences = [f"{job['state'].capitalize()} at attempt {job['attempt']}{where}, after {took}."]
     if job["losses"]:
-        said.append(f"Its worker was lost {_count(job['losses'], 'time')}.")
-    return [*said, *_said(job)]
+        sentences.append(f"Its worker was lost {_count(job['losses'], 'time')}.")
+    return [*sentences, *_notes_of(job)]
 
 
-def _said(job: Job) -> list[str]:
+def _notes_of(job: Job) -> list[str]:
     """The note that was stored with the last decision."""
     note = (job["note"] or "").strip()
     if not note:

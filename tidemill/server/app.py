@@ -93,7 +93,7 @@ def write_document() -> bytes:
 
 
 def _no_server_state() -> None:
-    """Stands in for the state of a server: the application that is described serves nothing."""
+    """Replaces the state of a server: the application that is described serves nothing."""
 
 
 def _common(server_state: ServerState) -> dict[str, Any]:

@@ -26,7 +26,7 @@ QUICK_PAGES = {"plan_cache_mode": "force_generic_plan", "jit": "off", "TimeZone"
 
 #: When the request came that is being answered.
 ASKED_AT: ContextVar[float] = ContextVar("asked_at")
-_HEAD_START = 2.0  # At most: a stream that was asked for an hour ago must not come first for ever.
+_HEAD_START = 2.0  # At most: a stream that was asked for an hour ago must not come first forever.
 
 
 class FairDatabase(Database):

@@ -60,7 +60,7 @@ def problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
     if is_transient(error):
         away = "the database does not answer or cannot store anything now: try again soon"
         return problem(503, away, type=f"{PREFIX}unavailable"), {"Retry-After": "2"}
-    said = " ".join(str(error).split()) or type(error).__name__
+    words = " ".join(str(error).split()) or type(error).__name__
     kind = kind_of(error)
     if kind is not None:
         fields = [{"field": error.field, "message": error.problem}] if isinstance(error, ArgumentError) else []
@@ -71,9 +71,9 @@ def problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
             headers["Retry-After"] = str(error.retry_after)
         if isinstance(error, VersionError) and error.version is not None:
             headers["ETag"] = f'"{error.version}"'
-        return problem(kind.status, said, fields, PREFIX + kind.type), headers
+        return problem(kind.status, words, fields, PREFIX + kind.type), headers
     if isinstance(error, _UNREADABLE):
-        return problem(422, said), {}
+        return problem(422, words), {}
     number = secrets.token_hex(4)
     log.error("a request failed", incident=number, exc_info=error)
     return problem(500, f"this should not have happened: the server's log has more under incident {number}"), {}

@@ -86,8 +86,8 @@ class HttpSender:
         self._idle.clear()
 
 
-def _seconds(said: str | None) -> float | None:
+def _seconds(header: str | None) -> float | None:
     try:
-        return None if said is None else min(3600.0, max(0.0, float(said)))
+        return None if header is None else min(3600.0, max(0.0, float(header)))
     except ValueError:
         return None  # A date: the policy of the sink decides.

@@ -67,11 +67,11 @@ class NatsSender:
         except MaxPayloadError as error:
             return ItemRefused(str(error), is_final=True)
         except NoStreamResponseError:
-            said = f"no stream of the server takes subject {subject}"
-            return ItemRefused(said) if by_key else Unreachable(said)
+            message = f"no stream of the server takes subject {subject}"
+            return ItemRefused(message) if by_key else Unreachable(message)
         except APIError as error:
-            said = f"{error.description} ({error.err_code})"
-            return ItemRefused(said, is_final=True) if error.err_code == TOO_LARGE else Unreachable(said)
+            message = f"{error.description} ({error.err_code})"
+            return ItemRefused(message, is_final=True) if error.err_code == TOO_LARGE else Unreachable(message)
         except (Error, OSError, TimeoutError) as error:
             return Unreachable(str(connection.error(error)))
         return None

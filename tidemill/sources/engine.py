@@ -18,7 +18,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.sources.base import RecordPage, Source, SourceContext
 from tidemill.sources.delivery import Delivery
 from tidemill.store.database import Database
-from tidemill.store.engine_events import EngineLimits, read_engine_conditions, read_engine_moments
+from tidemill.store.telemetry.engine_events import EngineLimits, read_engine_conditions, read_engine_moments
 
 OVERLAP = 10.0  # transactions that commit late
 

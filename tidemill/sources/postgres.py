@@ -20,8 +20,8 @@ from tidemill.core.errors import ConfigError, StoreError
 from tidemill.sources.base import NEAR, RecordPage, Source, SourceContext, SourceError
 from tidemill.sources.delivery import Delivery
 from tidemill.sources.page_consumer import LEASE, WindowConsumer
+from tidemill.store.connection.url import to_any
 from tidemill.store.database import Database, DatabaseSettings
-from tidemill.store.database_url import to_any
 from tidemill.store.streams.table_cursor import TableCursor, read_table
 
 PATIENCE = 5.0

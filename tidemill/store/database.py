@@ -31,13 +31,13 @@ from tidemill.core.encoding.sealing import (
 )
 from tidemill.core.errors import ConfigError, StoreError, TidemillError
 from tidemill.store.access.payload_codec import load_codec
-from tidemill.store.connection_files import login_of
-from tidemill.store.connection_setup import PooledConnection, set_types, watched
+from tidemill.store.connection.known_types import KnownTypesConnection
+from tidemill.store.connection.libpq_files import login_of
+from tidemill.store.connection.pool_turns import PoolTurns
+from tidemill.store.connection.settings import DatabaseSettings
+from tidemill.store.connection.setup import PooledConnection, set_types, watched
+from tidemill.store.connection.url import place_of, to_primary, to_writable
 from tidemill.store.database_errors import CLASHES, NO_TABLE, is_unavailable, one_line, own_error
-from tidemill.store.database_settings import DatabaseSettings
-from tidemill.store.database_url import place_of, to_primary, to_writable
-from tidemill.store.known_types import KnownTypesConnection
-from tidemill.store.pool_turns import PoolTurns
 from tidemill.store.schemas import SCHEMA_NAMES, SHARED_CHANNELS, schema_of
 
 if TYPE_CHECKING:

@@ -86,17 +86,17 @@ def _driver_error(error: BaseException) -> BaseException:
 
 def own_error(error: BaseException, where: str) -> TidemillError:
     """The error of ours that says what an error of the driver means for the caller of the database at `where`."""
-    said = one_line(error)
+    message = one_line(error)
     if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
-        return ConnectionLostError(f"the database at {where} is read-only ({said}): nothing was stored; repeat it")
+        return ConnectionLostError(f"the database at {where} is read-only ({message}): nothing was stored; repeat it")
     if is_unavailable(error):
         return ConnectionLostError(
-            f"the connection to the database at {where} was lost ({said}): what was being stored may or may "
+            f"the connection to the database at {where} was lost ({message}): what was being stored may or may "
             "not be there; look, or repeat it with a unique_key"
         )
     if isinstance(error, asyncpg.DataError | asyncpg.InterfaceError | UnicodeEncodeError | OverflowError):
-        return ConfigError(f"the database cannot store this: {said}")
-    return StoreError(f"the database at {where} refuses: {said}")
+        return ConfigError(f"the database cannot store this: {message}")
+    return StoreError(f"the database at {where} refuses: {message}")
 
 
 def one_line(error: BaseException) -> str:

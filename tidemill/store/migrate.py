@@ -56,8 +56,8 @@ class Migration(msgspec.Struct, frozen=True):
 
     def needs_at_least(self) -> int:
         """The version that code must know to work with the schema that this migration makes."""
-        said = _NEEDS.match(self.up.read_text(encoding="utf-8"))
-        needed = int(said[1]) if said else self.version
+        declared = _NEEDS.match(self.up.read_text(encoding="utf-8"))
+        needed = int(declared[1]) if declared else self.version
         if not 0 < needed <= self.version:
             raise ConfigError(f"{self.up.name}: needs_at_least is a version from 1 to {self.version}")
         return needed

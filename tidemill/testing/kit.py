@@ -43,7 +43,7 @@ from tidemill.roles import running_here
 from tidemill.sources.base import Source
 from tidemill.sources.jsonl import JsonlSource
 from tidemill.store.database import Database
-from tidemill.store.databases_for_tests import (
+from tidemill.store.maintenance.databases_for_tests import (
     TestDatabases,
     count_due_entities,
     count_owned_runs,

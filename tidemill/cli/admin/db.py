@@ -177,7 +177,7 @@ def reseal(
     else:
         out().print(f"{made.count:,} payloads are sealed again, with key {made.key_id}")
         if made.left:
-            out().print(f"{made.left:,} were changed by others meanwhile: run it once more")
+            out().print(f"{made.left:,} were changed by others meanwhile: run it again")
     return 1 if made.left else 0
 
 

@@ -1,4 +1,4 @@
-"""`tidemill schedules`: what is enqueued again and again, and when next."""
+"""`tidemill schedules`: what is started on a schedule, and when next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tidemill monitor`: run the monitors of an application, see their status, and act on their alerts."""
+"""`tidemill monitor`: runs the monitors of an application, shows their status and events, pauses and resets them."""
 
 from __future__ import annotations
 

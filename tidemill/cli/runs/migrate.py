@@ -1,4 +1,4 @@
-"""`tidemill runs`: list durable runs, and move those of older versions of their workflow to the present one."""
+"""`tidemill runs migrate`: moves runs of older versions of their workflow to the present one."""
 
 from __future__ import annotations
 

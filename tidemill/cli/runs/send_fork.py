@@ -1,4 +1,4 @@
-"""`tidemill send` and `tidemill fork`, and a cancel of runs."""
+"""`tidemill send` and `tidemill fork`; what `tidemill cancel` and `tidemill retry` do with runs."""
 
 from __future__ import annotations
 

@@ -237,7 +237,7 @@ class FairLanes:
                 lane.is_new = False
                 self._old[lane.priority].append(lane)
             elif lane.is_new:
-                # A place among the old lanes, before it may be new again, keeps it from overtaking them for ever.
+                # A place among the old lanes, before it may be new again, keeps it from overtaking them forever.
                 lane.is_new, lane.is_resting = False, True
                 self._old[lane.priority].append(lane)
             else:

@@ -26,7 +26,7 @@ from tidemill.dags.view.explain import TreeRow, explain, tree
 from tidemill.dags.view.load import load_state
 from tidemill.engine.event_wait import wait_until_done
 from tidemill.engine.runs.run_waits import run_waits
-from tidemill.store.caller_connection import Statements, run_async
+from tidemill.store.connection.caller_connection import Statements, run_async
 from tidemill.store.database import Database
 from tidemill.store.jobs.read import show_jobs_of_run
 from tidemill.store.runs.inbox import cancel_run

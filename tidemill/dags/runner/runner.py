@@ -24,8 +24,8 @@ from tidemill.dags.reducer.journal import decode_tick, encode_tick
 from tidemill.dags.reducer.reducer import DagProgram
 from tidemill.dags.reducer.reduction import too_large
 from tidemill.dags.reducer.state import DagState
-from tidemill.dags.runner.handing_over import following_works
 from tidemill.dags.runner.node_jobs import NodeJobs
+from tidemill.dags.runner.successors import following_works
 from tidemill.engine.jobs.task import Task
 from tidemill.engine.runs.control_loop import RunLoop
 from tidemill.engine.runs.durable_run import Begun, DurableRun, WorkEnd

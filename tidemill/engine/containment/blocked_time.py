@@ -1,6 +1,6 @@
 """Time in which an event loop did not turn counts against the work that blocked it, and not against its neighbours.
 
-A thread outside of the loop (the watchdog's, or `watch_stalls`) asks the loop to turn, again and again, and counts how
+A thread outside of the loop (the watchdog's, or `watch_stalls`) asks the loop to turn, repeatedly, and counts how
 long it does not. `BlockedTime` is how much of that other work is to blame for; `TimeLimit` is a timeout that is
 extended by it.
 """

@@ -4,7 +4,7 @@ It runs in the lease's thread, outside of the event loop, so that it holds for c
 that has not turned for 5 s is reported with the work that blocks it and its stack: in the log, and with the lease, as
 `tidemill workers` and the console show. The process is ended only when this work has broken a limit of its own (its
 timeout, its budget, the grace period after a cancel request) or has blocked the loop for longer than `stall_limit`; and
-when work that cannot be stopped has broken one. Before that, one transaction stores what becomes of this work and
+when work that cannot be stopped has broken one. Before that, one transaction stores the outcome of this work and
 gives back everything else that the process holds. If it is not known which work it is, all of it runs in quarantine.
 """
 
@@ -103,7 +103,7 @@ class WatchedWork(Protocol):
         ...
 
     async def write_end(self, connection: Connection, worker_id: int, culprit: Culprit, ended: EndedFor) -> None:
-        """Write what becomes of the culprit, and give back all other work, in the transaction that ends the process."""
+        """Write the outcome of the culprit, and give back all other work, in the transaction that ends the process."""
         ...
 
     async def report(self, connection: Connection, ended: EndedFor) -> None:
@@ -215,7 +215,7 @@ class Watchdog:
     # -- the end ----------------------------------------------------------------------------------
 
     async def _end(self, worker_id: int, culprit: Culprit | None, ended: EndedFor) -> None:
-        """Store what becomes of the work of the process, in one transaction, and exit."""
+        """Store the outcomes of the work of the process, in one transaction, and exit."""
         name = "unknown work" if culprit is None else culprit.name
         log.error("watchdog ends the process", work=name, why=ended.why, worker=worker_id, stack=self._stack())
         try:

@@ -174,9 +174,9 @@ class Supervisor(msgspec.Struct, eq=False):
         every = min(SIGN_SECONDS, self.silence / SIGNS)
         helpers = None if self.threads is None else ForkService(self._can_copy)
         files = (sign, memory) if helpers is None else (sign, memory, helpers.theirs.fileno())
-        said = f"{os.getpid()}:{'pipe' if self.on_line else 'own'}:{every}:{':'.join(map(str, files))}"
+        setup = f"{os.getpid()}:{'pipe' if self.on_line else 'own'}:{every}:{':'.join(map(str, files))}"
         try:
-            child = await self._start(spec, {**spec.environment, VARIABLE: said}, writing, (*files, *spec.files))
+            child = await self._start(spec, {**spec.environment, VARIABLE: setup}, writing, (*files, *spec.files))
         except BaseException:
             os.close(heard)
             if helpers is not None:
@@ -310,10 +310,10 @@ class Supervised(msgspec.Struct, frozen=True):
 
 def end_with_supervisor() -> Supervised | None:
     """In a child, at its start: end with the supervisor from now on. None where there is no supervisor."""
-    said = os.environ.pop(VARIABLE, "")
-    if not said:
+    setup = os.environ.pop(VARIABLE, "")
+    if not setup:
         return None
-    parent, output, every, sign, memory, *asking = said.split(":")
+    parent, output, every, sign, memory, *asking = setup.split(":")
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != int(parent):

@@ -361,9 +361,9 @@ def _job_options(
     where: str,
 ) -> StepJobOptions:
     given = {"budget": budget, "priority": priority, "required_model": required_model, "resources": resources}
-    said = [name for name, value in given.items() if value is not None]
-    if said and queue is None:
-        raise WorkflowValidationError(f"{where}: {', '.join(said)}: only a step on a queue has jobs; give it a queue=")
+    used = [name for name, value in given.items() if value is not None]
+    if used and queue is None:
+        raise WorkflowValidationError(f"{where}: {', '.join(used)}: only a step on a queue has jobs; give it a queue=")
     if priority is not None and priority not in PRIORITIES:
         raise WorkflowValidationError(f"{where}: priority {priority!r} is outside 0 to 9 (9 runs first)")
     try:

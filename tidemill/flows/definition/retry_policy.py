@@ -417,8 +417,8 @@ def _check_part(name: str, part: Any, kind: type) -> None:
             raise WorkflowValidationError(f"{where} belongs to another parameter; write retry_policy({place}=...)")
     args, kwargs = _CALLS[name]
     if not callable(part) or isinstance(part, type) or not _accepts_call(part, args, kwargs):
-        said = "one of the retry_if_…, wait_… and stop_… objects, or a function like them"
-        raise WorkflowValidationError(f"{where} cannot be called as a {name} condition is called; pass {said}")
+        expected = "one of the retry_if_…, wait_… and stop_… objects, or a function like them"
+        raise WorkflowValidationError(f"{where} cannot be called as a {name} condition is called; pass {expected}")
 
 
 def check_policy(policy: Any) -> str | None:

@@ -162,7 +162,7 @@ def _wrong_field(line: Any) -> str:
         return f"{name} is missing"
     if line["type"] == "extra_forbidden":
         return f"there is no field {name}"
-    said = line["msg"].partition(", unable to ")[0]
-    if said.startswith("Input should "):
-        return f"{name} must {said.removeprefix('Input should ')}, and not {line['input']!r:.60}".strip()
-    return f"{name}: {said}" if name else said
+    message = line["msg"].partition(", unable to ")[0]
+    if message.startswith("Input should "):
+        return f"{name} must {message.removeprefix('Input should ')}, and not {line['input']!r:.60}".strip()
+    return f"{name}: {message}" if name else message

@@ -55,9 +55,9 @@ def migrate_state(
     if missing := names.missing_steps(snap):
         raise PayloadError("; ".join(missing))
     if missing := sorted(name for name in set(_classes_in(snap)) if _find(name) is None):
-        said = ", ".join(missing)
+        classes = ", ".join(missing)
         raise PayloadError(
-            f"the run holds values of class{'es' * (len(missing) > 1)} {said}, which the code does not have"
+            f"the run holds values of class{'es' * (len(missing) > 1)} {classes}, which the code does not have"
         )
     if lost := _lost_fields(snap):
         raise PayloadError(f"the run's state has {', '.join(lost)}, which the state's class no longer has")

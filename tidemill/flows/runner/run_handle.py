@@ -38,7 +38,7 @@ from tidemill.flows.runner.sending import (
     read_send_options,
 )
 from tidemill.flows.runner.workflow_handler import ResultT_co
-from tidemill.store.caller_connection import run_async, run_sync
+from tidemill.store.connection.caller_connection import run_async, run_sync
 from tidemill.store.database import Database
 from tidemill.store.runs.inbox import cancel_run, send_statements, send_to_run
 from tidemill.store.runs.published import last_published, read_published

@@ -18,7 +18,7 @@ from tidemill.engine.application.workflow_access import grant_access
 from tidemill.engine.telemetry.logs import configure_logs
 from tidemill.engine.worker.isolated_child import OrderedJobs
 from tidemill.engine.worker.isolation import ChildOrder, ChildReport
-from tidemill.store.connection_setup import enable_keepalives
+from tidemill.store.connection.setup import enable_keepalives
 
 SIZE_BYTES = 4  # Each message is preceded by its length.
 CONNECT_SECONDS = 30.0

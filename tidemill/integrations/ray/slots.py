@@ -22,7 +22,7 @@ from tidemill.core.errors import PayloadError
 from tidemill.core.limits.resources import Resources
 from tidemill.engine.worker.isolation import ChildReport, MachineLost
 from tidemill.integrations.ray.remote_slot import SIZE_BYTES, SlotHello, framed
-from tidemill.store.connection_setup import enable_keepalives
+from tidemill.store.connection.setup import enable_keepalives
 
 IDLE_SECONDS = 0.5  # A slot without a job is kept so long.
 SLOT_SECONDS = 10.0  # After so long a slot ends with its job: Ray places it again, in turn with others.

@@ -159,7 +159,7 @@ def momentary(
     """An alert that is raised exactly once for each occurrence in `of(state)` for which `when(occurrence)` is true.
 
     `of` returns a list in the state to which the fold appends; it is cleared after it has been checked. `key` is the
-    identity of an occurrence for ever: use the id of its event. `severity` may be a function of the occurrence.
+    identity of an occurrence forever: use the id of its event. `severity` may be a function of the occurrence.
     """
     return Momentary(
         name=_checked(name, severity),

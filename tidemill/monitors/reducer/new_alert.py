@@ -60,7 +60,7 @@ def _severity(trigger: Trigger, entity_state: EntityState, about: Any, outcome: 
 
 def _explain(rules: MonitorRules, entity_state: EntityState, trigger: Trigger, tick: MonitorTick, about: Any) -> bytes:
     """Why an alert was opened: the events, the state, and the rule. It is stored with the alert."""
-    said: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "rule": rule_as_text(trigger),
         "tick": tick.number,
         "at": tick.at,
@@ -68,11 +68,11 @@ def _explain(rules: MonitorRules, entity_state: EntityState, trigger: Trigger, t
         "events": [{"id": id, "at": at} for id, at in entity_state.marks.recent],
     }
     if about is not None:
-        said["occurrence"] = _part(lambda _: about, None)
+        facts["occurrence"] = _part(lambda _: about, None)
     for name, ask in (("evidence", trigger.evidence), ("features", rules.fold.explain), ("state", lambda state: state)):
         if ask is not None:
-            said[name] = _part(ask, entity_state.state)
-    return encode(said)
+            facts[name] = _part(ask, entity_state.state)
+    return encode(facts)
 
 
 def rule_as_text(trigger: Trigger) -> Any:

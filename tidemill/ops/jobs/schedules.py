@@ -1,4 +1,4 @@
-"""Schedules: what is started again and again, and when next; make, change, explain, run, pause and delete them."""
+"""Schedules: what is started at which times; make, change, explain, run, pause and delete them."""
 
 from __future__ import annotations
 
@@ -169,37 +169,39 @@ async def explain_schedule(at: Reader, args: ScheduleRef) -> ScheduleExplained:
 def explain(line: ScheduleLine, fires: Sequence[ScheduleFire] = ()) -> list[str]:
     """Why a schedule fires when it does."""
     what = f"enqueues task {line.task} on queue {line.queue}" if line.kind == "job" else f"starts a run of {line.task}"
-    said = [f"It {what} {line.when}."]
-    said.append(f"{line.made_by} has made it at run time." if line.made_by else "The application's code declares it.")
+    sentences = [f"It {what} {line.when}."]
+    sentences.append(
+        f"{line.made_by} has made it at run time." if line.made_by else "The application's code declares it."
+    )
     if line.disabled_by is not None:
         name = line.task.removeprefix("workflow/")
-        said.append(
+        sentences.append(
             f"{line.disabled_by} has disabled its workflow, so it does not fire: `tidemill workflow enable {name}`."
         )
     if line.paused:
-        said.append(f"It is paused, so it does not fire: `tidemill schedules resume {line.name}`.")
+        sentences.append(f"It is paused, so it does not fire: `tidemill schedules resume {line.name}`.")
     elif line.disabled_by is None:
-        said.append(f"It fires next at {line.next_fire.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC.")
+        sentences.append(f"It fires next at {line.next_fire.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC.")
     if line.last_fire is None:
-        said.append("It has not fired yet.")
+        sentences.append("It has not fired yet.")
     else:
         began = f"run r{line.last_run_id}" if line.last_run_id is not None else f"job {line.last_job_id}"
-        said.append(f"It has last fired for {line.last_fire.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC: {began}.")
+        sentences.append(f"It has last fired for {line.last_fire.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC: {began}.")
     if line.missed and line.missed_at is not None:
-        said.append(
+        sentences.append(
             f"{line.missed} fires were missed, the last at {line.missed_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, "
             f"since no maintenance process was there; its catchup is {line.catchup}."
         )
     if line.overlapped and line.overlapped_at is not None:
-        said.append(
+        sentences.append(
             f"{line.overlapped} fires were skipped, the last at {line.overlapped_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} "
             "UTC, because the one before was unfinished."
         )
     if line.waiting:
-        said.append(f"{line.waiting} fires wait for the one before: its overlap is {line.overlap}.")
+        sentences.append(f"{line.waiting} fires wait for the one before: its overlap is {line.overlap}.")
     if (failed := next((each for each in fires if each.outcome == "failed"), None)) is not None:
-        said.append(f"It could not fire at {failed.at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC: {failed.note}.")
-    return said
+        sentences.append(f"It could not fire at {failed.at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC: {failed.note}.")
+    return sentences
 
 
 @operation("POST /schedules/{name}/run", role="operator", status=201)

@@ -95,20 +95,22 @@ def _about_monitor(monitor: MonitorLine) -> list[str]:
 
 
 def _about_entity(row: Any, monitor: str, entity: str, check: TriggerCheck) -> list[str]:
-    said = []
+    sentences = []
     if not row["active"]:
-        said.append(f"Monitor {monitor} no longer follows {entity}: `tidemill monitor roster add {entity}` adds it.")
+        sentences.append(
+            f"Monitor {monitor} no longer follows {entity}: `tidemill monitor roster add {entity}` adds it."
+        )
     if row["head"] > row["folded"]:
-        said.append("Events of it have arrived that are not evaluated yet.")
+        sentences.append("Events of it have arrived that are not evaluated yet.")
     if row["backfill"] is not None:
-        said.append("Its past is still being read.")
+        sentences.append("Its past is still being read.")
     heard = "nothing was ever heard from it" if row["last_at"] is None else f"the last at {_text(check.last_event_at)}"
     events = "1 event" if row["count"] == 1 else f"{row['count']:,} events"
     when = "never" if check.checked_at is None else f"at {_text(check.checked_at)} (tick {row['folded']:,})"
-    said.append(f"{entity} was last checked {when}, after {events}, {heard}.")
+    sentences.append(f"{entity} was last checked {when}, after {events}, {heard}.")
     if row["problem"]:
-        said.append(f"Its last evaluation had a problem: {row['problem']}.")
-    return said
+        sentences.append(f"Its last evaluation had a problem: {row['problem']}.")
+    return sentences
 
 
 def _about_condition(

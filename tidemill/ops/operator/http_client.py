@@ -306,5 +306,5 @@ def _reason(error: Exception) -> str:
             f"its certificate is not trusted ({error.verify_message}); SSL_CERT_FILE can name a file with your own "
             "authority's"
         )
-    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return " ".join(said.split()) or type(error).__name__
+    message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(message.split()) or type(error).__name__

@@ -83,9 +83,9 @@ def explained(kind: type[msgspec.Struct], error: msgspec.ValidationError) -> Arg
     return ArgumentError(field, _reworded(said))
 
 
-def _reworded(said: str) -> str:
+def _reworded(message: str) -> str:
     for pattern, what in _PATTERNS:
-        match = pattern.fullmatch(said)
+        match = pattern.fullmatch(message)
         if match is None:
             continue
         if what == "number":
@@ -97,7 +97,7 @@ def _reworded(said: str) -> str:
         kinds = [each.strip() for each in match[1].split("|")]
         wanted = " or ".join(_NAMES.get(each, each) for each in kinds if each != "null" or len(kinds) == 1)
         return f"must be {wanted}, and not {_NAMES.get(match[2], match[2])}"
-    return _FORMS.get(said, said)
+    return _FORMS.get(message, message)
 
 
 def _than(sign: str) -> str:

@@ -17,7 +17,7 @@ from tidemill.ops.operator.cursor import read_moment_cursor, write_moment_cursor
 from tidemill.ops.operator.operation import Arguments, NameCursor, PageOf, doc, operation
 from tidemill.ops.runs.journal import load_state
 from tidemill.ops.runs.runs import RunRef, dag_kind, find_run, is_dag
-from tidemill.store.caller_connection import Statements, run_async
+from tidemill.store.connection.caller_connection import Statements, run_async
 from tidemill.store.jobs.pages import RunId
 from tidemill.store.runs.inbox import has_arrived
 from tidemill.store.runs.inputs import answer_statements, is_asked, list_inputs as read_inputs

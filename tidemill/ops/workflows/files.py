@@ -371,8 +371,10 @@ def _folder(declared: Declarations) -> WorkflowFiles:
 def _check_without_errors(checked: Checked, done: str) -> Form:
     """The form of a text; raises if the text has errors: then it cannot be `done`."""
     if checked.errors or checked.form is None:
-        said = "; ".join(f"{each.where}: {each.message}" if each.where else each.message for each in checked.errors[:3])
-        raise ConfigError(f"a text with errors cannot be {done}: {said}")
+        problems = "; ".join(
+            f"{each.where}: {each.message}" if each.where else each.message for each in checked.errors[:3]
+        )
+        raise ConfigError(f"a text with errors cannot be {done}: {problems}")
     return checked.form
 
 

@@ -110,8 +110,8 @@ def check(text: str, file: str, *, declared: Declarations, root: FilePath) -> Ch
 def _mode(data: Mapping[str, Any], form: Form) -> str | None:
     if form == "dag":
         return None
-    said = data.get("mode")
-    return said if isinstance(said, str) else "pipeline" if form == "stages" or _is_pipeline(data) else "trigger"
+    named = data.get("mode")
+    return named if isinstance(named, str) else "pipeline" if form == "stages" or _is_pipeline(data) else "trigger"
 
 
 def _is_pipeline(data: Mapping[str, Any]) -> bool:

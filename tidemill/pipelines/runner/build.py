@@ -262,10 +262,10 @@ class StageCaller:
             for error in self._validator.iter_errors(data):
                 place = "".join(f"[{each!r}]" for each in error.instance_path)
                 raise BuildError(f"the result does not fit its schema: {f'{place}: ' if place else ''}{error.message}")
-        said = None if check is None else check(value)
-        if said is False or isinstance(said, str):
+        verdict = None if check is None else check(value)
+        if verdict is False or isinstance(verdict, str):
             name = getattr(check, "__name__", "its check")
-            raise BuildError(f"the result fails {name}{f': {said}' if said else ''}")
+            raise BuildError(f"the result fails {name}{f': {verdict}' if verdict else ''}")
 
     def _outputs(self, entity: Entity, value: Any) -> dict[str, Any]:
         """The function's result as contents by path."""

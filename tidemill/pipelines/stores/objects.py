@@ -305,9 +305,9 @@ class ObjectStates:
 
 def _unreachable(path: str, error: Exception) -> StateStoreError:
     """The error of a store that does not answer, or refuses."""
-    said = " ".join(str(error).split())[:300]
+    message = " ".join(str(error).split())[:300]
     return StateStoreError(
-        f"the object store cannot be reached for {path}: {said}; check its address, its credentials and the network"
+        f"the object store cannot be reached for {path}: {message}; check its address, its credentials and the network"
     )
 
 

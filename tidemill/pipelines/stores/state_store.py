@@ -28,7 +28,7 @@ from tidemill.pipelines.stores.base import ManifestEntry, StateDraft, StateStore
 from tidemill.pipelines.stores.database import MOST_BYTES, TOO_LARGE, DatabaseStates
 from tidemill.pipelines.stores.external_states import check_input
 from tidemill.pipelines.view.pipeline_view import open_states
-from tidemill.store.caller_connection import Statements, run_async, run_sync
+from tidemill.store.connection.caller_connection import Statements, run_async, run_sync
 from tidemill.store.database import Database
 from tidemill.store.states.blobs import write_blob_statements
 from tidemill.store.states.origins import FileOrigin, note_origin_statements, note_origins

@@ -72,10 +72,10 @@ def effect(snapshot: PipelineSnapshot, states: Sequence[State], *, again: bool =
     )
 
 
-def check_count(said: int | None, found: int) -> None:
+def check_count(expected: int | None, found: int) -> None:
     """Refuse to act on other states than the preview has counted."""
-    if said is not None and said != found:
-        raise ConflictError(f"{found:,} states are selected now, and the preview said {said:,}: preview again")
+    if expected is not None and expected != found:
+        raise ConflictError(f"{found:,} states are selected now, and the preview said {expected:,}: preview again")
 
 
 def in_range(stage: Stage, entities: Iterable[str], first: str | None, last: str | None) -> list[str]:

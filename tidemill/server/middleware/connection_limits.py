@@ -1,6 +1,6 @@
 """Connections: how many there may be, how long a request's head may take, how long an answer may stay unread.
 
-A slow or silent client costs little, and not for ever. A stream is written only as fast as it is read (the events are
+A slow or silent client costs little, and not forever. A stream is written only as fast as it is read (the events are
 kept once for all subscribers, by `live.Hub`); a connection that hardly reads for a while is closed.
 When there are too many connections, an idle one is closed to make room for the next.
 """

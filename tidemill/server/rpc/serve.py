@@ -131,8 +131,8 @@ def _one(server_state: ServerState, method: Method, path: str) -> Callable[[Any,
             code = grpc.StatusCode.CANCELLED
             raise
         except Exception as error:
-            code, *said = _status_of(error)
-            await context.abort(code, *said)
+            code, *details = _status_of(error)
+            await context.abort(code, *details)
             raise
         finally:
             if method.role != "viewer":

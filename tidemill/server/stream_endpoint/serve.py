@@ -237,8 +237,8 @@ async def _answer(
     live_requests: LiveRequests, bound: str, authenticator: Authenticator, scope: dict[str, Any], receive: Any
 ) -> tuple[int, bytes]:
     path, method = scope["path"], scope["method"]
-    said = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-    if (refused := _refusal(bound, said)) is not None:
+    sent = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    if (refused := _refusal(bound, sent)) is not None:
         return refused
     if path == "/healthz":
         return (503, _error_body("unavailable", "stopping")) if live_requests.closed else (200, b'{"status":"serving"}')
@@ -246,11 +246,11 @@ async def _answer(
         return 404, _error_body("invalid", "there is only /v1/run and /healthz here")
     if method != "POST":
         return 405, _error_body("invalid", "only POST works here")
-    if said.get("content-type", "").split(";")[0].strip().lower() != "application/json":
+    if sent.get("content-type", "").split(";")[0].strip().lower() != "application/json":
         return 415, _error_body("invalid", "send JSON, with content-type: application/json")
     client = scope["client"][0] if scope.get("client") else "?"
     try:
-        await _admit(authenticator.find(bearer_token(said.get("authorization")), None, client=client))
+        await _admit(authenticator.find(bearer_token(sent.get("authorization")), None, client=client))
     except LiveError as error:
         return STATUSES[error.status][1], _error_body(error.status, str(error))
     try:
@@ -274,15 +274,15 @@ async def _answer(
     return 200, _found(found)
 
 
-def _refusal(bound: str, said: dict[str, str]) -> tuple[int, bytes] | None:
+def _refusal(bound: str, headers: dict[str, str]) -> tuple[int, bytes] | None:
     """The refusal of a request for another host, or from a web page of another origin; None if it is accepted."""
-    host = said.get("host", "")
+    host = headers.get("host", "")
     name = _host_of(f"//{host}")
     if bound not in ANYWHERE and name != bound.lower() and not is_loopback(name):
         return 421, _error_body("invalid", f"this is not {host[:100]!r}")
-    origin = said.get("origin")
+    origin = headers.get("origin")
     foreign = origin is not None and origin.partition("://")[2].lower() != host.lower()
-    if foreign or said.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+    if foreign or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         return 403, _error_body("invalid", "this request comes from a page of another origin")
     return None
 

@@ -38,7 +38,7 @@ class NatsConnection:
 
     async def connect(self) -> None:
         try:
-            async with asyncio.timeout(CONNECT_WITHIN):  # The client itself would try for ever.
+            async with asyncio.timeout(CONNECT_WITHIN):  # The client itself would try forever.
                 await self.client.connect(
                     self._servers.split(","),
                     max_reconnect_attempts=-1,

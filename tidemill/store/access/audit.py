@@ -8,7 +8,7 @@ from datetime import datetime
 import asyncpg
 
 from tidemill.core.codec import encode
-from tidemill.store.caller_connection import Statements
+from tidemill.store.connection.caller_connection import Statements
 from tidemill.store.database import Database, Executor
 from tidemill.store.large_values import cut, place_of
 

@@ -51,8 +51,8 @@ def binaries() -> Path:
 @functools.cache
 def major_version() -> str:
     """The major version of the installed programs."""
-    said = subprocess.run([binaries() / "postgres", "--version"], capture_output=True, text=True, check=True)
-    return said.stdout.split()[2].split(".")[0]  # "postgres (PostgreSQL) 18.6"
+    answer = subprocess.run([binaries() / "postgres", "--version"], capture_output=True, text=True, check=True)
+    return answer.stdout.split()[2].split(".")[0]  # "postgres (PostgreSQL) 18.6"
 
 
 class Account(msgspec.Struct, frozen=True):

@@ -182,8 +182,8 @@ class EmbeddedServer:
         try:
             yield
         except OSError as error:
-            said = f"{error.strerror} ({error.filename})" if error.filename else str(error)
-            reason = f"cannot run the embedded PostgreSQL under {self._directory}: {said}"
+            message = f"{error.strerror} ({error.filename})" if error.filename else str(error)
+            reason = f"cannot run the embedded PostgreSQL under {self._directory}: {message}"
             raise StoreError(f"{reason}; {advice(error.errno)}") from error
         except StoreError as error:
             hint = next((advice(code) for code in ADVICE if os.strerror(code) in str(error)), None)

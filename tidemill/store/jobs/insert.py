@@ -13,7 +13,7 @@ import msgspec
 
 from tidemill.core.codec import encode
 from tidemill.core.jobs.job import JobRef, NewJob
-from tidemill.store.caller_connection import Statements
+from tidemill.store.connection.caller_connection import Statements
 from tidemill.store.database import Database, Executor
 
 T = TypeVar("T")

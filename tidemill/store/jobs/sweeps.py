@@ -82,7 +82,7 @@ SELECT EXISTS (SELECT FROM tidemill.worker WHERE ended_at IS NULL AND lease_unti
                AND owner = ANY (ARRAY(SELECT id FROM tidemill.worker WHERE ended_at IS NOT NULL))) AS abandoned
 """
 
-#: What becomes of a job of a lost worker: the job, the worker, and how many jobs it held.
+#: The outcome of a job of a lost worker: the job, the worker, and how many jobs it held.
 Decide = Callable[[ClaimedJob, str, int], Finish | Requeue]
 
 AT_ONCE = 5000  # jobs of a lost worker that are reclaimed in one batch

@@ -20,8 +20,8 @@ import asyncpg
 import msgspec
 
 from tidemill.core.errors import ConfigError, StoreError
+from tidemill.store.connection.url import place_of
 from tidemill.store.database import Database
-from tidemill.store.database_url import place_of
 from tidemill.store.embedded.process import binaries
 
 #: A setting that an older server does not know, which the newer `pg_restore` writes.
@@ -118,16 +118,18 @@ async def _restore(dsn: str, dump: Path) -> None:
     place, secret = without_password(dsn)
     restoring = ("pg_restore", "--no-owner", "--no-privileges", "--file=-", str(dump))
     loading = ("psql", "--no-psqlrc", "--quiet", "--single-transaction", "--set=ON_ERROR_STOP=1", "--output=/dev/null")
-    with tempfile.TemporaryFile() as said:
-        source = await _start(*restoring, stdout=asyncio.subprocess.PIPE, stderr=said, limit=2**26)
-        target = await _start(*loading, place, stdin=asyncio.subprocess.PIPE, stderr=said, env={**os.environ, **secret})
+    with tempfile.TemporaryFile() as messages:
+        source = await _start(*restoring, stdout=asyncio.subprocess.PIPE, stderr=messages, limit=2**26)
+        target = await _start(
+            *loading, place, stdin=asyncio.subprocess.PIPE, stderr=messages, env={**os.environ, **secret}
+        )
         try:
             await _feed(cast(asyncio.StreamReader, source.stdout), cast(asyncio.StreamWriter, target.stdin))
         except (BrokenPipeError, ConnectionResetError):
             source.kill()  # psql has ended with an error, which is raised below.
         if await target.wait() or await source.wait():
-            said.seek(0)
-            text = said.read().decode(errors="replace").strip()[:2000]
+            messages.seek(0)
+            text = messages.read().decode(errors="replace").strip()[:2000]
             raise StoreError(f"the backup cannot be restored into {place_of(dsn)}: {text}")
 
 
@@ -150,9 +152,9 @@ async def _run(dsn: str, program: str, *options: str) -> None:
     place, secret = without_password(dsn)
     environment = {**os.environ, **secret}
     process = await _start(program, *options, f"--dbname={place}", env=environment, stderr=asyncio.subprocess.PIPE)
-    _, said = await process.communicate()
+    _, messages = await process.communicate()
     if process.returncode:
-        raise StoreError(f"{program} failed on {place_of(dsn)}: {said.decode(errors='replace').strip()[:2000]}")
+        raise StoreError(f"{program} failed on {place_of(dsn)}: {messages.decode(errors='replace').strip()[:2000]}")
 
 
 def without_password(dsn: str) -> tuple[str, Mapping[str, str]]:

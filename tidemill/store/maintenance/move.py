@@ -15,9 +15,9 @@ from typing import Any
 import asyncpg
 
 from tidemill.core.errors import ConfigError, StoreError
-from tidemill.store.connection_files import login_of
+from tidemill.store.connection.libpq_files import login_of
+from tidemill.store.connection.url import to_any
 from tidemill.store.database import Connection, Database
-from tidemill.store.database_url import to_any
 from tidemill.store.maintenance.backup import BackupReport, restore, write_backup
 
 #: How often and how long to wait for the locks: a transaction may hold some and want others.

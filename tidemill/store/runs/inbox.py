@@ -6,7 +6,7 @@ import asyncio
 
 from tidemill.core.codec import storable
 from tidemill.core.errors import NotFoundError
-from tidemill.store.caller_connection import Statements
+from tidemill.store.connection.caller_connection import Statements
 from tidemill.store.database import Database
 from tidemill.store.database_errors import PAUSE_READ_ONLY, is_full, is_safe_to_retry, is_unavailable
 from tidemill.store.jobs.history.archive import NOTIFY_RUNS

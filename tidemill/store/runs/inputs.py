@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 
 from tidemill.store.access.audit import audit_statements
-from tidemill.store.caller_connection import Statements
+from tidemill.store.connection.caller_connection import Statements
 from tidemill.store.database import Database
 from tidemill.store.runs.inbox import send_statements
 

@@ -355,9 +355,9 @@ class StoreModel:
             self._empty_inbox(number, view)
             self._want_nothing(number)
             if run.parent is not None and number in held:
-                said = {"run": number, "key": run.key, "state": run.state, "note": run.note}
+                end = {"run": number, "key": run.key, "state": run.state, "note": run.note}
                 ends = {name: _raw(data) for name, data in (("result", run.result), ("error", run.error))}
-                self._put(run.parent, work=run.parent_work, data=encode({**said, **ends}))
+                self._put(run.parent, work=run.parent_work, data=encode({**end, **ends}))
                 self.notify(("runs", "inbox"))
         for child in [self.runs[number] for number in sorted(view.children)]:
             if child.parent in over and child.state in LIVE:
@@ -454,8 +454,8 @@ class StoreModel:
         del self.jobs[row.id]
         row.state, row.note, row.result = state, note, result
         self.history[row.id] = row
-        said = {"work": row.work, "job": row.id, "state": state, "result": _raw(result)}
-        return encode({**said, "note": note, "error": _raw(error)})
+        report = {"work": row.work, "job": row.id, "state": state, "result": _raw(result)}
+        return encode({**report, "note": note, "error": _raw(error)})
 
     def _tell(self, run_id: int, work: int | None, data: bytes) -> None:
         self._put(run_id, work=work, data=data)
@@ -472,5 +472,5 @@ def _raw(data: bytes | None) -> msgspec.Raw:
 
 
 def _is_note(data: bytes, work: int) -> bool:
-    said: Any = decode(data)  # a list, if several pieces of work have ended
-    return isinstance(said, dict) and said.get("kind") == "noted" and said.get("work") == work
+    end: Any = decode(data)  # a list, if several pieces of work have ended
+    return isinstance(end, dict) and end.get("kind") == "noted" and end.get("work") == work

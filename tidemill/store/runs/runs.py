@@ -10,7 +10,7 @@ import asyncpg
 
 from tidemill.core.errors import NotFoundError
 from tidemill.core.jobs.job import check_key
-from tidemill.store.caller_connection import Statements
+from tidemill.store.connection.caller_connection import Statements
 from tidemill.store.database import Database
 from tidemill.store.runs.claims import LOAD_SNAPSHOTS, LOAD_TICKS
 from tidemill.store.runs.run_turn import NewRun

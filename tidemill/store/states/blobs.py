@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from tidemill.store.caller_connection import Statements
+from tidemill.store.connection.caller_connection import Statements
 from tidemill.store.database import Database, Executor
 
 #: The versions of all paths, or of the given ones.

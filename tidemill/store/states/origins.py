@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import asyncpg
 import msgspec
 
-from tidemill.store.caller_connection import Statements
+from tidemill.store.connection.caller_connection import Statements
 from tidemill.store.database import Database, Executor
 
 

@@ -14,7 +14,7 @@ import asyncpg
 import msgspec
 
 from tidemill.core.codec import encode, storable
-from tidemill.store.caller_connection import Statements
+from tidemill.store.connection.caller_connection import Statements
 from tidemill.store.database import Database, Executor, columns
 from tidemill.store.states.contents import FORGET_CONTENTS
 from tidemill.store.states.leases import HOLDS, LAPSE, SESSIONS, LeaseHolder

@@ -21,7 +21,7 @@ from uuid import UUID
 import msgspec
 
 from tidemill.core.errors import StoreError
-from tidemill.store.caller_connection import Statements
+from tidemill.store.connection.caller_connection import Statements
 from tidemill.store.database import Database, Executor
 from tidemill.store.maintenance.partitions import keep_daily
 from tidemill.store.schemas import in_schema

@@ -149,6 +149,6 @@ def read_question(payload: str) -> MessageQuestion | None:
 
 async def answer_question(database: Database, answer: MessageAnswer) -> None:
     """Tell the process that has asked."""
-    said = ANSWER + msgspec.json.encode(answer).decode()
-    if len(said.encode()) <= MOST_BYTES:
-        await database.fetch(ASK, said, patience=1.0)
+    payload = ANSWER + msgspec.json.encode(answer).decode()
+    if len(payload.encode()) <= MOST_BYTES:
+        await database.fetch(ASK, payload, patience=1.0)

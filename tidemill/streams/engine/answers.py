@@ -82,8 +82,8 @@ def describe(error: BaseException) -> str:
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     while cause is not None and id(cause) not in seen:
         seen.add(id(cause))
-        said = words_of(cause) or type(cause).__name__
-        if said not in words:
-            words += f" (because of {type(cause).__name__}: {said})"
+        message = words_of(cause) or type(cause).__name__
+        if message not in words:
+            words += f" (because of {type(cause).__name__}: {message})"
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
     return storable(words)

@@ -190,7 +190,7 @@ class Engine:
                             self._rouse()  # If this message has to wait, another worker starts the next one.
                         has_trace = self._is_tracing or (extra is not None and extra[2])
                         await (self._run_in_trace(work) if has_trace else self._run(work))
-                except Exception as error:  # noqa: BLE001 - a message without an answer would be in flight for ever
+                except Exception as error:  # noqa: BLE001 - a message without an answer would be in flight forever
                     self._answer_error(work, error)
                 taken += 1
                 if taken == _STRETCH or time.monotonic() > yield_at:

@@ -95,7 +95,7 @@ async def serve(stream: Stream, end: socket.socket, end_tracing: Callable[[], No
     await asyncio.to_thread(end_tracing)
     left = asyncio.all_tasks() - {asyncio.current_task()}
     await end_tasks(left, AGAIN)
-    if any(not task.done() for task in left):  # The end of the event loop would wait for them for ever.
+    if any(not task.done() for task in left):  # The end of the event loop would wait for them forever.
         exit_now(0)
 
 

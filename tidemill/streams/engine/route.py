@@ -66,17 +66,17 @@ def read_options(route: Route, work: MessageWork, message: Message) -> Collectio
     if work.source < 0:
         return work.eligibilities or ()
     if route.deadline is not None:
-        said = read_option(route.deadline, message.headers, message.value)
-        if said is not None:
-            message.ends_at = message.deadline = read_time(_number(said))
+        option = read_option(route.deadline, message.headers, message.value)
+        if option is not None:
+            message.ends_at = message.deadline = read_time(_number(option))
     if route.eligibilities_from is None:
         return route.eligibilities
-    said = read_option(route.eligibilities_from, message.headers, message.value)
-    if said is None:
+    option = read_option(route.eligibilities_from, message.headers, message.value)
+    if option is None:
         return route.eligibilities
-    if not isinstance(said, str | list | tuple | set | frozenset):
-        raise ValueError(f"{said!r} names no plans: a list, or names separated by commas, does")
-    named = [each.strip() for each in said.split(",")] if isinstance(said, str) else [str(each) for each in said]
+    if not isinstance(option, str | list | tuple | set | frozenset):
+        raise ValueError(f"{option!r} names no plans: a list, or names separated by commas, does")
+    named = [each.strip() for each in option.split(",")] if isinstance(option, str) else [str(each) for each in option]
     wanted = {each for each in named if each}
     unknown = wanted - {*route.known}
     if unknown:
@@ -84,9 +84,9 @@ def read_options(route: Route, work: MessageWork, message: Message) -> Collectio
     return wanted
 
 
-def _number(said: Any) -> Any:
+def _number(value: Any) -> Any:
     """A time as a number if it is one: headers are text."""
     try:
-        return float(said)
+        return float(value)
     except (TypeError, ValueError):
-        return said
+        return value

@@ -1,1 +1,1 @@
-"""Pure decisions of a stream: what is dispatched next, and what becomes of a message."""
+"""Pure decisions of a stream: what is dispatched next, and what happens to a message."""

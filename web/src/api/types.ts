@@ -24,7 +24,6 @@ export type RunLine = Schemas["RunLine"];
 export type Run = Schemas["Run"];
 export type FlowVersion = Schemas["FlowVersion"];
 export type RunsMigrated = Schemas["RunsMigrated"];
-export type NodeJob = Schemas["NodeJobLine"];
 export type TreeNode = Schemas["NodeView"];
 /** The declared graph of a flow: steps and the events between them. */
 export type FlowGraph = Schemas["FlowGraph"];
@@ -98,7 +97,7 @@ export interface Declared extends Omit<Schemas["DeclaredWorkflow"], "definition"
   definition: Definition | null;
 }
 
-export interface Gpu {
+interface Gpu {
   index?: number;
   name?: string;
   busy?: number | null;

@@ -4,7 +4,7 @@ import { useSyncExternalStore } from "react";
 import { apiUrl } from "../api/client";
 
 type ChangeMessage = { queues?: string[]; runs?: number[]; kinds?: string[]; all_runs?: boolean };
-export type LiveState = "connecting" | "live" | "reconnecting";
+type LiveState = "connecting" | "live" | "reconnecting";
 
 /** Queries to refetch for a kind of change; the default is the kind itself and the overview. */
 const QUERIES: Record<string, string[]> = {

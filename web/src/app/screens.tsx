@@ -8,7 +8,7 @@ import { importOrReload } from "./lazy-import";
 const lazily = <K extends string>(load: () => Promise<Record<K, ComponentType<{ id: string }>>>, name: K) =>
   lazy(async () => ({ default: (await importOrReload(load))[name] }));
 
-export interface ScreenEntry {
+interface ScreenEntry {
   path: string;
   label: string;
   icon: string;

@@ -13,7 +13,7 @@ import { Duration, duration } from "./times";
 const Chart = lazy(() => importOrReload(() => import("./chart")));
 
 type Period = Schemas["WorkPeriod"];
-export type HistoryKind = "task" | "queue" | "host" | "worker";
+type HistoryKind = "task" | "queue" | "host" | "worker";
 
 export const SPANS = [
   { value: "1d", label: "1 day" },

@@ -11,7 +11,7 @@ interface StateStyle {
   sign?: string;
 }
 
-export const THROTTLED = "throttled";
+const THROTTLED = "throttled";
 export const NO_WORKER = "no_worker";
 export const NEEDS_ATTENTION = "needs_attention";
 

@@ -21,7 +21,7 @@ async def greet(name: str) -> str:
     return f"Hello, {name}!"
 
 
-# A schedule: the same, again and again.
+# A schedule.
 @app.task(cron="0 * * * *")
 async def count_visits() -> dict[str, int]:
     await app.streams.publish("visits", {"page": "/"})

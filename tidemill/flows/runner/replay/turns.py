@@ -173,7 +173,7 @@ class Deliveries:
         turns.passes += 1
         if turns.passes == 1:
             turns.busy_since = self.loop.time()
-        # A task that yields again and again without waiting for anything must not keep an answer from the others.
+        # A task that keeps yielding without waiting for anything must not keep an answer from the others.
         is_spinning = turns.passes > 100 and self.loop.time() - turns.busy_since > _SPINNING
         return not is_spinning and turns.passes <= _MOST_PASSES
 

@@ -232,7 +232,7 @@ class Context(Generic[S]):
         """Wait for an event of this class whose fields fit; `waiter_event` is published to ask for it.
 
         An event that has arrived before is taken first. Waits without a `waiter_id` get one event each, also in a loop;
-        a wait with one gets the same event again. A durable run waits for ever unless a `timeout` is given.
+        a wait with one gets the same event again. A durable run waits forever unless a `timeout` is given.
         """
         run, replay = self._stepping_by_record("wait_for_event")
         timeout = durable_timeout(timeout) if run.is_durable else timeout and float(timeout)

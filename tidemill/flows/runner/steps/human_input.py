@@ -124,8 +124,8 @@ def prompt_of(show: Any) -> str:
     if not isinstance(show, Event):
         return ""
     fields = {**show.__dict__, **dict(show.items())}
-    said = next((fields[name] for name in PROMPTS if isinstance(fields.get(name), str)), None)
-    text = said if said is not None else ", ".join(f"{name}: {value}" for name, value in fields.items())
+    prompt = next((fields[name] for name in PROMPTS if isinstance(fields.get(name), str)), None)
+    text = prompt if prompt is not None else ", ".join(f"{name}: {value}" for name, value in fields.items())
     return storable(text[:LONGEST_PROMPT].strip())
 
 

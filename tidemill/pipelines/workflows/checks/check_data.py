@@ -155,7 +155,7 @@ def _exposed(type: str, field: str, text: str) -> str | None:
     if not names_in(text, "credentials") or type in OUTWARD or (type, field) == ("run_command", "stdin"):
         return None
     if type in NODE_TYPES and type not in FIELDS:
-        return None  # The application's own code decides what becomes of it.
+        return None  # The application's own code decides what it does with it.
     return f"$credentials cannot be read here, where its value would be kept or shown: {', '.join(OUTWARD)} may read it"
 
 

@@ -12,7 +12,7 @@ from tidemill.core.encoding.sealing import seal_members
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.core.jobs.batch import BatchRef, NewBatch
 from tidemill.core.jobs.job import Callback, NewJob
-from tidemill.store.caller_connection import Statements
+from tidemill.store.connection.caller_connection import Statements
 from tidemill.store.database import Database
 from tidemill.store.jobs.batches.batch_end import COUNTS, END_BATCHES, end_batches
 from tidemill.store.jobs.insert import ADMIT_THROTTLED, insert_statements

@@ -6,7 +6,7 @@ export interface Edge {
   to: string;
 }
 
-export interface Drawn {
+interface Drawn {
   nodes: { name: string; spec: DeclaredNode }[];
   edges: Edge[];
 }

@@ -9,7 +9,7 @@ import { Field, UNKNOWN } from "./fields";
 import type { Data } from "./text/document";
 import type { DataSchema, Edit, FieldSchema, FileProblem, Form, Kinds, Step } from "./types";
 
-export interface FormProps {
+interface FormProps {
   form: Form;
   data: Data;
   kinds: Kinds;

@@ -46,13 +46,13 @@ export type Planned = Schemas["Planned"];
 export type WorkflowDryRun = Schemas["WorkflowDryRun"];
 
 /** Set the value at a path; undefined removes it, and an index after the last entry appends. */
-export interface Change {
+interface Change {
   path: Step[];
   value: unknown;
 }
 
 /** Reorder the entries of a list. */
-export interface Reorder {
+interface Reorder {
   path: Step[];
   order: number[];
 }

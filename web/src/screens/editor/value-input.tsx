@@ -4,7 +4,7 @@ import { Button } from "../../components/button";
 import { parseJson } from "../../components/details/json";
 import type { FieldSchema } from "./types";
 
-export type ValueKind = "text" | "list" | "fields" | "reference";
+type ValueKind = "text" | "list" | "fields" | "reference";
 
 const isObject = (value: unknown): value is Record<string, unknown> => value !== null && typeof value === "object" && !Array.isArray(value);
 
@@ -16,7 +16,7 @@ const kindOf = (value: unknown): ValueKind | null => (value === undefined ? null
 const EMPTY: Record<ValueKind, unknown> = { text: undefined, list: [], fields: {}, reference: { $from: "" } };
 
 /** The kinds of value that a field may have. */
-export function kindsOf(schema: FieldSchema, isDag: boolean): ValueKind[] {
+function kindsOf(schema: FieldSchema, isDag: boolean): ValueKind[] {
   const types = schema.type === undefined ? ["string", "array", "object"] : Array.isArray(schema.type) ? schema.type : [schema.type];
   const kinds: ValueKind[] = [];
   if (types.some((each) => ["string", "number", "integer", "boolean"].includes(each))) kinds.push("text");

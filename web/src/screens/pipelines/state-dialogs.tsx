@@ -10,7 +10,7 @@ import { count, plural } from "../../components/format";
 import { type Effect, type Pipeline, pipelineApi } from "./types";
 
 /** Selects states, as the API expects it. */
-export interface StateSelection {
+interface StateSelection {
   stage?: string;
   entities?: string[];
   states?: string[];

@@ -14,7 +14,7 @@ const NONE: RunLine[] = [];
 
 type AnyRun = Run | RunLine;
 
-export interface RelatedRuns {
+interface RelatedRuns {
   above: { run: AnyRun; about: string }[];
   children: RunLine[];
   forks: RunLine[];

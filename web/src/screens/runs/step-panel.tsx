@@ -177,7 +177,7 @@ export function unpack(events: unknown[]): unknown {
   return found.length === 1 ? found[0] : found;
 }
 
-export function Tabs({ tabs, at, onChange }: { tabs: string[]; at: string; onChange: (tab: string) => void }) {
+function Tabs({ tabs, at, onChange }: { tabs: string[]; at: string; onChange: (tab: string) => void }) {
   return (
     <div className="tabs" role="tablist">
       {tabs.map((tab) => (

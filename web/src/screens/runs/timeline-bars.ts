@@ -28,7 +28,7 @@ const seconds = (at: string) => Date.parse(at) / 1000;
 const TONES: Record<string, Bar["tone"]> = { succeeded: "ok", failed: "bad", cancelled: "off", expired: "off", running: "run" };
 
 /** The bars of a job: its waits, its failed attempts and the last attempt. */
-export function jobBars(job: JobLine | Job): Bar[] {
+function jobBars(job: JobLine | Job): Bar[] {
   const bars: Bar[] = [];
   let since = seconds(job.created_at);
   const failures = "errors" in job ? (job.errors ?? []) : [];

@@ -24,7 +24,7 @@ export interface Source {
   forgotten_ids?: number | null;
 }
 
-export interface Sink {
+interface Sink {
   name: string;
   enabled: boolean;
   health: "connecting" | "ok" | "failing" | "standby";
@@ -36,7 +36,7 @@ export interface Sink {
   dead: number;
 }
 
-export interface Dispatcher {
+interface Dispatcher {
   host: string;
   pid: number;
   mode: string;

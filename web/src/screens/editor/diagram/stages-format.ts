@@ -95,7 +95,7 @@ export const stagesFormat: FileFormat = {
 };
 
 /** Whether a path of lines leads from one box to another. */
-export function leadsTo(lines: Line[], from: string, to: string): boolean {
+function leadsTo(lines: Line[], from: string, to: string): boolean {
   const seen = new Set<string>();
   const ahead = [from];
   while (ahead.length > 0) {

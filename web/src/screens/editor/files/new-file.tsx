@@ -7,14 +7,14 @@ import { cleanName, editorUrl, nameProblem } from "./paths";
 
 const stem = (path: string) => (path.split("/").at(-1) ?? "").replace(/\.[^.]*$/, "");
 
-export const TEMPLATES = {
+const TEMPLATES = {
   pipeline: { label: "Pipeline", about: "Builds states from other states; a graph of nodes.", ending: ".json" },
   stages: { label: "Pipeline as stages", about: "Builds states one from another; a list of stages.", ending: ".json" },
   trigger: { label: "Workflow", about: "Runs for each event, or on a schedule.", ending: ".json" },
   dag: { label: "Dag", about: "Tasks in the order of their dependencies.", ending: ".yaml" },
 } as const;
 
-export type Template = keyof typeof TEMPLATES;
+type Template = keyof typeof TEMPLATES;
 
 /** The initial text of a new file. */
 export function newFileText(kind: Template, path: string): string {

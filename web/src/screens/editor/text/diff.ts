@@ -1,14 +1,14 @@
 /** The line differences between two texts, in hunks with a few lines of context. */
 import { structuredPatch } from "diff";
 
-export interface Line {
+interface Line {
   kind: "same" | "removed" | "added";
   text: string;
   before?: number;
   after?: number;
 }
 
-export interface Hunk {
+interface Hunk {
   lines: Line[];
   /** How many unchanged lines before it are left out. */
   left: number;

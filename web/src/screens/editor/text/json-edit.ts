@@ -77,7 +77,7 @@ function unitOf(text: string, root: Node): string {
 }
 
 /** A value as JSON text, on one line if it is short. */
-export function render(value: unknown, indent: string, unit: string, low: boolean): string {
+function render(value: unknown, indent: string, unit: string, low: boolean): string {
   const flat = inlined(value);
   if (value === null || typeof value !== "object") return flat;
   if (low && flat.length + indent.length <= INLINE + 20) return flat;

@@ -18,7 +18,7 @@ from tidemill.core.errors import TidemillError
 from tidemill.dags import Dag, node, ref
 from tidemill.dags.errors import DagRunError
 from tidemill.dags.runner.dag_handle import DagHandle
-from tidemill.dags.runner.handing_over import MOST_AHEAD
+from tidemill.dags.runner.successors import MOST_AHEAD
 from tidemill.store.database import Database, Executor
 
 LONGER = MOST_AHEAD + 4

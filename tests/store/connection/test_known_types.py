@@ -10,8 +10,8 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from tidemill.store.connection.known_types import ARRAY_TYPES, KnownTypesConnection
 from tidemill.store.database import Database
-from tidemill.store.known_types import ARRAY_TYPES, KnownTypesConnection
 
 VALUES: dict[str, Any] = {
     "bool": True,

@@ -2,7 +2,7 @@
 
 That is known while a run does one piece of work and nothing else can happen: the node that follows has no condition,
 all else that it depends on has succeeded, and its arguments are known. Then the number of its piece of work is known
-too: the reducer, which decides as ever when the end of the first arrives, starts the node with the job that is there.
+too: the reducer, which decides as always when the end of the first arrives, starts the node with the job that is there.
 """
 
 from __future__ import annotations

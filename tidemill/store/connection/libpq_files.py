@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from tidemill.core.errors import ConfigError
-from tidemill.store.database_url import hosts_of
+from tidemill.store.connection.url import hosts_of
 
 _FIELD = re.compile(r"((?:\\.|[^\\:])*)(?::|$)")
 
@@ -26,17 +26,17 @@ def with_service(url: str, environ: Mapping[str, str] = os.environ) -> str:
     name = given.pop("service", None) or environ.get("PGSERVICE")
     if not name:
         return url
-    said = _read_service(name, given.pop("servicefile", None), environ)
+    options = _read_service(name, given.pop("servicefile", None), environ)
     if parts.username is not None:
-        said.pop("user", None)
+        options.pop("user", None)
     if parts.password is not None:
-        said.pop("password", None)
+        options.pop("password", None)
     if parts.path.strip("/"):
-        said.pop("dbname", None)
+        options.pop("dbname", None)
     if parts.netloc.rpartition("@")[2]:
-        said.pop("host", None)
-        said.pop("port", None)
-    query = urlencode({**said, **given}, quote_via=quote)
+        options.pop("host", None)
+        options.pop("port", None)
+    query = urlencode({**options, **given}, quote_via=quote)
     return f"{parts.scheme}://{parts.netloc}{parts.path}" + (f"?{query}" if query else "")
 
 

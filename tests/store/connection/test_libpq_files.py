@@ -8,9 +8,9 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from tidemill.core.errors import ConfigError
-from tidemill.store.connection_files import find_password, with_service
+from tidemill.store.connection.libpq_files import find_password, with_service
+from tidemill.store.connection.url import place_of
 from tidemill.store.database import Database, DatabaseSettings
-from tidemill.store.database_url import place_of
 from tidemill.store.maintenance.backup import without_password
 
 SERVICES = """

@@ -6,7 +6,7 @@ import pytest
 
 from tidemill.core.errors import ConfigError
 from tidemill.engine.settings import hide_password
-from tidemill.store.database_url import (
+from tidemill.store.connection.url import (
     check_database_url,
     database_of,
     hosts_of,

@@ -14,8 +14,8 @@ from typing import Any
 import asyncpg
 import msgspec
 
+from tidemill.store.connection.url import database_of, with_database
 from tidemill.store.database import Database, DatabaseSettings
-from tidemill.store.database_url import database_of, with_database
 from tidemill.store.migrate import migrate
 
 CLOCK_FUNCTIONS = ("now", "transaction_timestamp", "statement_timestamp", "clock_timestamp")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from tidemill.core.errors import ConfigError
-from tidemill.store.connection_files import with_service
-from tidemill.store.database_url import check_database_url
+from tidemill.store.connection.libpq_files import with_service
+from tidemill.store.connection.url import check_database_url
 from tidemill.store.schemas import check_schema_name
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 
 from tidemill.core.encoding.sealing import PayloadCodec, open_bytes, open_json, open_text
-from tidemill.store.known_types import KnownTypesConnection
+from tidemill.store.connection.known_types import KnownTypesConnection
 
 
 class PooledConnection(KnownTypesConnection):

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from tests.support.cli import PATIENCE
-from tidemill.store import pool_turns
+from tidemill.store.connection import pool_turns
 from tidemill.store.database import Database
 
 
