@@ -98,6 +98,7 @@ def test_a_job_is_enqueued_with_the_options_that_are_folded_away(shop: Harbour, 
     assert console.seen_by_all("job-enqueue-options") == []
     dialog.get_by_role("button", name="Enqueue", exact=True).click()
     expect(page.get_by_role("heading", level=1, name="send")).to_be_visible()
+    expect(page.locator(".head").get_by_text(re.compile("^due in (2h|1h 59m)$"))).to_be_visible()
     number = int(page.url.rpartition("/")[2])
     job = shop.api(f"/jobs/{number}")
     assert (job["priority"], job["tags"], job["unique_key"]) == (9, ["vip", "harbour"], "pilot-1")
@@ -197,8 +198,11 @@ def test_a_batch_is_watched_closed_and_its_jobs_are_found(shop: Harbour, console
 def test_a_schedule_is_run_now_paused_and_resumed(shop: Harbour, console: Watched) -> None:
     page = console.open("/schedules", "Schedules")
     row = page.get_by_role("row", name=re.compile("count_ships"))
-    row.get_by_role("button", name="Run now").click()
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.url) if request.url.endswith("/count_ships/run") else None)
+    row.get_by_role("button", name="Run now").dblclick()
     expect(page.get_by_text(re.compile(r"Enqueued job \d+"))).to_be_visible()
+    assert len(sent) == 1, "a busy button takes no second click"
     row.get_by_role("button", name="Pause").click()
     expect(row.get_by_text("paused")).to_be_visible()
     console.keep("schedules")
@@ -227,7 +231,7 @@ def test_a_worker_shows_what_it_holds_and_what_it_did(shop: Harbour, console: Wa
     number = shop.enqueue("until", file=str(gate))
     worker = next(each for each in shop.api("/workers")["items"] if "slow" in each["queues"] and not each["ended_at"])
     page = console.open("/workers", "Workers and hosts")
-    page.get_by_role("link", name=f"{worker['id']}, pid {worker['pid']}").click()
+    page.get_by_role("link", name=f"{worker['host']}:{worker['pid']}#{worker['id']}").click()
     expect(page.get_by_role("heading", level=1, name=f"{worker['host']}:{worker['pid']}")).to_be_visible()
     held = page.get_by_role("region", name="Jobs and runs")
     expect(held.get_by_role("link", name=str(number), exact=True)).to_be_visible()

@@ -40,7 +40,8 @@ function choices(words: string, hits: Hit[]): Choice[] {
     why: hit.why,
     to: (URLS[hit.kind] ?? (() => "/"))(hit.id),
   }));
-  return [...found, ...screens];
+  const begins = (choice: Choice) => Number(choice.name.toLowerCase().startsWith(text));
+  return [...found, ...screens].sort((a, b) => begins(b) - begins(a));
 }
 
 export function CommandPalette({ onClose }: { onClose: () => void }) {

@@ -18,6 +18,7 @@ interface Props {
 
 const HEIGHT = 170;
 const clock = (at: number) => new Date(at * 1000).toLocaleTimeString("en-GB");
+const minute = (at: number) => clock(at).slice(0, 5);
 const day = (at: number) => new Date(at * 1000).toLocaleDateString("en-GB", { day: "numeric", month: "short" });
 const LONG = 2 * 86_400;
 
@@ -48,7 +49,7 @@ export default function Chart({ title, unit, most, span, format, times, lines }:
         width: Math.max(200, place.clientWidth - 12),
         height: HEIGHT,
         scales: { x: span ? { range: () => [span[0], span[1]] } : {}, y: { range: (_, __, high) => [0, most ?? Math.max(high * 1.1, format ? 0.001 : 0.1)] } },
-        axes: [{ ...axis, space: 80, values: (_, at) => at.map((at.at(-1) ?? 0) - (at[0] ?? 0) > LONG ? day : clock) }, { ...axis, size: format ? 56 : 44, ...(format ? { values: (_: uPlot, at: number[]) => at.map(format) } : {}) }],
+        axes: [{ ...axis, space: 80, values: (_, at, __, ___, step) => at.map((at.at(-1) ?? 0) - (at[0] ?? 0) > LONG ? day : step < 60 ? clock : minute) }, { ...axis, size: format ? 56 : 50, ...(format ? { values: (_: uPlot, at: number[]) => at.map(format) } : {}) }],
         series: [
           { label: "at", value: (_, at: number | null) => (at === null ? "now" : `${Date.now() / 1000 - at > 86_400 ? `${day(at)}, ` : ""}${clock(at)}`) },
           ...lines.map((line, index) => ({

@@ -1,12 +1,13 @@
-import { type ReactNode, useEffect, useRef } from "react";
+import { type ReactNode, useLayoutEffect, useRef } from "react";
 import { Button } from "./button";
 
 /** A modal dialog; Escape and a click outside close it. */
 export function Dialog({ title, onClose, children, wide = false }: { title: string; onClose: () => void; children: ReactNode; wide?: boolean }) {
   const ref = useRef<HTMLDialogElement>(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const shown = ref.current;
     if (shown && !shown.open) shown.showModal();
+    return () => shown?.close(); // Gives the focus back to what opened it.
   }, []);
   return (
     <dialog
@@ -26,5 +27,20 @@ export function Dialog({ title, onClose, children, wide = false }: { title: stri
         {children}
       </div>
     </dialog>
+  );
+}
+
+/** Asks before an action that cannot be undone, or that touches much. */
+export function Confirm({ title, verb, act, onClose, children }: { title: string; verb: string; act: () => Promise<unknown>; onClose: () => void; children: ReactNode }) {
+  return (
+    <Dialog title={title} onClose={onClose}>
+      <p>{children}</p>
+      <footer>
+        <Button onClick={onClose}>Close</Button>
+        <Button kind="danger" onClick={() => act().then(onClose)}>
+          {verb}
+        </Button>
+      </footer>
+    </Dialog>
   );
 }

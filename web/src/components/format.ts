@@ -26,5 +26,8 @@ export function argumentsText(text: string | null | undefined): string {
   }
 }
 
+/** A rate: one decimal where it is small, so that 0.4 is not 0. */
+export const rateText = (value: number): string => (value >= 10 || value === 0 ? count(Math.round(value)) : value.toFixed(1));
+
 /** A number with separators for thousands. */
 export const count = (value: number): string => value.toLocaleString("en-GB");

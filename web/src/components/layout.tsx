@@ -27,13 +27,13 @@ export function PageHeader({ title, subtitle, children }: { title: ReactNode; su
   );
 }
 
-/** A name and its value, inside a list of class `facts`. */
-export function Fact({ name, children }: { name: string; children: ReactNode }) {
+/** A name and its value, inside a list of class `facts`; a wide one has a line of its own. */
+export function Fact({ name, wide = false, children }: { name: string; wide?: boolean; children: ReactNode }) {
   return (
-    <>
+    <div className={wide ? "wide" : undefined}>
       <dt>{name}</dt>
       <dd>{children}</dd>
-    </>
+    </div>
   );
 }
 

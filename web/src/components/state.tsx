@@ -2,9 +2,9 @@
 import type { ReactNode } from "react";
 import { aboutOf, labelOf, toneOf } from "./states";
 
-export function State({ state, label }: { state: string; label?: string }) {
+export function State({ state, label, about }: { state: string; label?: string; about?: string }) {
   return (
-    <span className={`state ${toneOf(state)}`} title={aboutOf(state)}>
+    <span className={`state ${toneOf(state)}`} title={about ?? aboutOf(state)}>
       <i aria-hidden="true" />
       {label ?? labelOf(state)}
     </span>

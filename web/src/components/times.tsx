@@ -57,21 +57,52 @@ export function Duration({ seconds, atMost = false }: { seconds: number | null; 
 
 export const millis = (at: string | number): number => (typeof at === "number" ? at * 1000 : Date.parse(at));
 
-/** A date and time in full. */
-export function absolute(at: string | number): string {
-  return new Date(millis(at)).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+const FULL = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "long" });
+const CLOCK = new Intl.DateTimeFormat("en-GB", { timeStyle: "long" });
+
+/** The time zone of this browser, in which times are shown. */
+export const timeZone = (): string => FULL.resolvedOptions().timeZone;
+
+/** A date and time in full, with the zone. */
+export const absolute = (at: string | number): string => FULL.format(millis(at));
+
+/** A time of today with the zone; of another day with the date. */
+function clock(at: string | number): string {
+  return new Date(millis(at)).toDateString() === new Date().toDateString() ? CLOCK.format(millis(at)) : absolute(at);
+}
+
+/** A date and time in full, and how long ago that is on hover. */
+export function At({ at }: { at: string }) {
+  const time = useNow();
+  return (
+    <time dateTime={at} title={relative(at, time)}>
+      {absolute(at)}
+    </time>
+  );
+}
+
+/** A time relative to now, and on the clock, as logs have it. */
+export function When({ at }: { at: string | number | null | undefined }) {
+  return (
+    <>
+      <Ago at={at} /> {at !== null && at !== undefined && <span className="faint">{clock(at)}</span>}
+    </>
+  );
+}
+
+function relative(at: string | number, current: number): string {
+  const seconds = (current - millis(at)) / 1000;
+  const whole = Math.round(Math.abs(seconds));
+  return whole < 2 ? "now" : seconds > 0 ? `${coarse(whole)} ago` : `in ${coarse(whole)}`;
 }
 
 /** A time relative to now: 5m ago, in 2h. */
 export function Ago({ at }: { at: string | number | null | undefined }) {
   const time = useNow();
   if (at === null || at === undefined) return <span className="faint">–</span>;
-  const seconds = (time - millis(at)) / 1000;
-  const whole = Math.round(Math.abs(seconds));
-  const text = whole < 2 ? "now" : seconds > 0 ? `${coarse(whole)} ago` : `in ${coarse(whole)}`;
   return (
     <time dateTime={new Date(millis(at)).toISOString()} title={absolute(at)}>
-      {text}
+      {relative(at, time)}
     </time>
   );
 }

@@ -12,7 +12,7 @@ export function AttemptErrors({ errors }: { errors: Attempt[] }) {
         {[...errors].reverse().map((error, index) => (
           <details key={`${error.attempt}-${error.at}`} open={index === 0}>
             <summary>
-              <Tag tone="bad">attempt {error.attempt ?? errors.length - index}</Tag> <b>{error.kind ?? error.type ?? "error"}</b> {error.message ?? error.error}{" "}
+              {(error.attempt !== undefined || errors.length > 1) && <Tag tone="bad">attempt {error.attempt ?? errors.length - index}</Tag>} <b>{error.kind ?? error.type ?? "error"}</b> {error.message ?? error.error}{" "}
               {error.at !== undefined && (
                 <span className="faint">
                   <Ago at={error.at} />

@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { get } from "../../api/client";
 import type { Schemas } from "../../api/types";
 import { Link } from "../../app/router";
-import { Empty, LoadStatus } from "../feedback";
+import { LoadStatus } from "../feedback";
 import { Panel } from "../layout";
 import { Table } from "../lists/table";
 import { State } from "../state";
@@ -27,7 +27,7 @@ export function FollowedPanel({ id }: { id: string }) {
         {!found.data ? (
           <LoadStatus query={found} lines={2} />
         ) : followed.length === 0 ? (
-          <Empty title="Nothing so far" />
+          <p className="pad faint">Nothing so far.</p>
         ) : (
           <FollowedTable label="Followed by" followed={followed} />
         )}

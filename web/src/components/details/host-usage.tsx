@@ -13,7 +13,7 @@ export function HostUsage({ host }: { host: Host }) {
     <li>
       <Link to={`/workers/${encodeURIComponent(host.name)}`}>{host.name}</Link>
       <span className="use">
-        CPU <Meter value={cpu} tone={tone(cpu)} label={`CPU of ${host.name}`} /> <span className="right">{sample.cpu.toFixed(1)} <span className="faint">of {sample.cores}</span></span>
+        CPU <Meter value={cpu} tone={tone(cpu)} label={`CPU of ${host.name}`} /> <span className="right">{sample.cpu.toFixed(1)} <span className="faint">of {sample.cores} cores</span></span>
       </span>
       <span className="use">
         RAM <Meter value={memory} tone={tone(memory)} label={`Memory of ${host.name}`} /> <span className="right">{bytes(sample.memory)} <span className="faint">of {bytes(sample.memory_total)}</span></span>

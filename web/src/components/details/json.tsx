@@ -102,7 +102,9 @@ export function JsonView({ value, label }: { value: unknown; label: string }) {
       <Button kind="quiet" className="copy" onClick={() => void copy()} aria-label={`Copy ${label}`}>
         {copied ? "Copied" : "Copy"}
       </Button>
-      <Value value={value} deep={0} />
+      <span className="j-line">
+        <Value value={value} deep={0} />
+      </span>
     </div>
   );
 }

@@ -45,7 +45,7 @@ export function Search({ label, value, onChange, list }: { label: string; value:
   const id = `list-${label.replaceAll(" ", "-")}`;
   return (
     <>
-      <input className="field" type="search" placeholder={label} aria-label={label} value={text} list={list ? id : undefined} onChange={(event) => setText(event.target.value)} />
+      <input className="field" type="search" size={Math.max(9, label.length + 1)} placeholder={label} aria-label={label} value={text} list={list ? id : undefined} onChange={(event) => setText(event.target.value)} />
       {list && (
         <datalist id={id}>
           {list.map((each) => (

@@ -1,5 +1,7 @@
 /** Tables: a wide one scrolls sideways while its actions stay visible; on a phone each row is a card. */
 import { type ReactNode, useLayoutEffect, useRef } from "react";
+import { Link } from "../../app/router";
+import { count } from "../format";
 
 export interface Heading {
   name: string;
@@ -49,6 +51,12 @@ export function Table({ label, heads, hasActions = false, children }: TableProps
       </table>
     </div>
   );
+}
+
+/** A count in a column; zeros are faint, so that the others are seen. */
+export function Count({ value, to }: { value: number; to?: string }) {
+  if (value === 0) return <span className="faint">0</span>;
+  return to ? <Link to={to}>{count(value)}</Link> : <>{count(value)}</>;
 }
 
 /** The last cell of a row: its buttons. */

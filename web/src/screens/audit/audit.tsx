@@ -7,7 +7,7 @@ import { Search, TimeFilter, timeRange } from "../../components/forms/filters";
 import { PageHeader, Panel } from "../../components/layout";
 import { MoreRows, usePages } from "../../components/lists/paging";
 import { Table } from "../../components/lists/table";
-import { Ago } from "../../components/times";
+import { At } from "../../components/times";
 
 export function Audit() {
   const [query, change] = useFilters();
@@ -36,7 +36,7 @@ export function Audit() {
             {pages.rows.map((entry) => (
               <tr key={entry.id}>
                 <td className="nowrap">
-                  <Ago at={entry.at} />
+                  <At at={entry.at} />
                 </td>
                 <td>{entry.who}</td>
                 <td className="nowrap">{entry.action}</td>

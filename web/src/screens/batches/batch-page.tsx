@@ -12,7 +12,8 @@ import { PageStatus } from "../../components/feedback";
 import { count, plural } from "../../components/format";
 import { Fact, Meter, PageHeader, Panel } from "../../components/layout";
 import { State } from "../../components/state";
-import { Ago, Took } from "../../components/times";
+import { toneOf } from "../../components/states";
+import { Took, When } from "../../components/times";
 
 export function BatchPage({ id }: { id: string }) {
   const may = useMay("operator");
@@ -50,7 +51,9 @@ export function BatchPage({ id }: { id: string }) {
       </PageHeader>
       <div className="stack">
         <Panel title="State">
-          <Meter value={batch.total ? 1 - batch.unfinished / batch.total : batch.ended_at ? 1 : 0} label="Progress" />
+          <div className="pad">
+            <Meter value={batch.total ? 1 - batch.unfinished / batch.total : batch.ended_at ? 1 : 0} tone={toneOf(batch.state)} label="Progress" />
+          </div>
           <Explanation lines={batch.why} />
         </Panel>
         <Panel title="Jobs">
@@ -60,7 +63,7 @@ export function BatchPage({ id }: { id: string }) {
             <Fact name="Failed">{jobs("failed", batch.failed)}</Fact>
             <Fact name="Cancelled">{jobs("cancelled", batch.cancelled)}</Fact>
             <Fact name="Expired">{jobs("expired", batch.expired)}</Fact>
-            <Fact name="Created"><Ago at={batch.created_at} /></Fact>
+            <Fact name="Created"><When at={batch.created_at} /></Fact>
             <Fact name="Duration"><Took from={batch.created_at} to={batch.ended_at} /></Fact>
           </dl>
         </Panel>

@@ -11,6 +11,7 @@ import { Chips, Search, TimeFilter, timeRange } from "../../components/forms/fil
 import { Meter, PageHeader } from "../../components/layout";
 import { type Column, ListPanel } from "../../components/lists/list-panel";
 import { usePages } from "../../components/lists/paging";
+import { Count } from "../../components/lists/table";
 import { State, Tag } from "../../components/state";
 import { toneOf } from "../../components/states";
 import { Ago, Took } from "../../components/times";
@@ -33,13 +34,13 @@ const COLUMNS: Column<Batch>[] = [
     name: "Progress",
     cell: (batch) => (
       <span className="progress">
-        <Meter value={batch.total ? 1 - batch.unfinished / batch.total : batch.ended_at ? 1 : 0} label={`Progress of batch b${batch.id}`} />
+        <Meter value={batch.total ? 1 - batch.unfinished / batch.total : batch.ended_at ? 1 : 0} tone={toneOf(batch.state)} label={`Progress of batch b${batch.id}`} />
       </span>
     ),
   },
   { name: "Jobs", kind: "num", cell: (batch) => count(batch.total) },
-  { name: "Unfinished", kind: "num", cell: (batch) => count(batch.unfinished) },
-  { name: "Failed", kind: "num", cell: (batch) => (batch.failed ? <Link to={`/jobs?batch=${batch.id}&state=failed`}>{count(batch.failed)}</Link> : "") },
+  { name: "Unfinished", kind: "num", cell: (batch) => <Count value={batch.unfinished} /> },
+  { name: "Failed", kind: "num", cell: (batch) => <Count value={batch.failed} to={`/jobs?batch=${batch.id}&state=failed`} /> },
   { name: "Created", kind: "nowrap", cell: (batch) => <Ago at={batch.created_at} /> },
   { name: "Duration", kind: "nowrap", cell: (batch) => <Took from={batch.created_at} to={batch.ended_at} /> },
 ];

@@ -8,7 +8,7 @@ import { Link } from "../../app/router";
 import { useSession } from "../../app/session";
 import { HostUsage } from "../../components/details/host-usage";
 import { Empty, Loading, LoadStatus } from "../../components/feedback";
-import { count } from "../../components/format";
+import { count, rateText } from "../../components/format";
 import { Chips } from "../../components/forms/filters";
 import { Meter, PageHeader, Panel } from "../../components/layout";
 import { WAITING_JOB_STATES } from "../../components/states";
@@ -55,13 +55,9 @@ function rate(of: (sample: Sample) => number, seconds = 60): number | null {
   return (of(last) - of(first)) / (last.at - first.at);
 }
 
-function rates(): number[] {
-  const found: number[] = [];
-  for (let index = 1; index < samples.length; index += 1) {
-    const [before, after] = [samples[index - 1], samples[index]];
-    if (before && after) found.push((after.done - before.done) / (after.at - before.at));
-  }
-  return found;
+/** Throughput over time, from samples that the server stores. */
+function useThroughput(within: string) {
+  return useQuery({ queryKey: ["throughput", within], queryFn: () => get<List<{ at: string; done: number; failed: number }>>("/throughput", { within, every: Math.max(10, Number(within) / 240) }), refetchInterval: 10_000, placeholderData: keepPreviousData });
 }
 
 export function Home() {
@@ -102,15 +98,17 @@ function Figures({ overview, monitors, monitorsFailed }: { overview: Overview; m
   const counts = overview.counts;
   const failing = summarizeFailures(overview);
   const backlog = counts.jobs_waiting + counts.jobs_throttled + counts.jobs_no_worker;
-  const perSecond = rate((sample) => sample.done);
+  const recent = useThroughput(HOUR).data?.items ?? [];
+  const minute = recent.filter((each) => Date.parse(each.at) > Date.parse(overview.at) - 75_000);
+  const perSecond = minute.length ? minute.reduce((sum, each) => sum + each.done, 0) / minute.length : null;
   const oldest = counts.oldest_waiting;
   return (
     <div className="tiles">
       <Tile to={failing.count ? "#failing" : "/jobs?state=failed"} name="Failing now" value={`${count(failing.count)}${failing.more ? "+" : ""}`} tone={failing.count ? "bad" : "ok"} note={failing.what} />
       <Tile to={`/jobs?${WAITING_JOB_STATES.map((state) => `state=${state}`).join("&")}`} name="Backlog" value={count(backlog)} note={`${count(counts.jobs_running)} running, ${count(counts.jobs_scheduled)} scheduled`} />
       <Tile to="/jobs?state=ready" name="Oldest waiting" value={oldest === null ? "none" : duration(oldest)} tone={oldest !== null && oldest > 60 ? "wait" : undefined} note={oldest === null ? "no job is due" : "after its due time"} />
-      <Tile to="/jobs?state=succeeded" name="Throughput" value={perSecond === null ? "…" : <>{perSecond >= 10 ? Math.round(perSecond) : perSecond.toFixed(1)} <small>/s</small></>} note={perSecond === null ? "measuring" : "job attempts, last minute"}>
-        <Spark values={rates()} />
+      <Tile to="/jobs?state=succeeded" name="Throughput" value={perSecond === null ? "…" : <>{rateText(perSecond)} <small>/s</small></>} note={perSecond === null ? "measuring" : "job attempts, last minute"}>
+        <Spark values={recent.slice(-60).map((each) => each.done)} />
       </Tile>
       <Tile to="/runs?state=running" name="Active runs" value={count(counts.runs_live)} note={counts.runs_needing_attention ? `${count(counts.runs_needing_attention)} need attention` : "flows and dags"} />
       <Tile to="/input" name="Human input" value={count(counts.inputs_open)} tone={counts.inputs_open ? "wait" : undefined} note="open questions" />
@@ -149,16 +147,16 @@ function Spark({ values }: { values: number[] }) {
   );
 }
 
+const HOUR = "3600";
 const SPANS = [
   { value: "900", label: "15 minutes" },
-  { value: "3600", label: "1 hour" },
+  { value: HOUR, label: "1 hour" },
   { value: "86400", label: "1 day" },
 ];
 
-/** Throughput over time, from samples that the server stores. */
 function Throughput() {
-  const [within, setWithin] = useState("3600");
-  const found = useQuery({ queryKey: ["throughput", within], queryFn: () => get<List<{ at: string; done: number; failed: number }>>("/throughput", { within, every: Math.max(10, Number(within) / 240) }), refetchInterval: 10_000, placeholderData: keepPreviousData });
+  const [within, setWithin] = useState(HOUR);
+  const found = useThroughput(within);
   const items = found.data?.items;
   const drawn = useMemo(() => {
     const times = (items ?? []).map((each) => Date.parse(each.at) / 1000);
@@ -206,7 +204,7 @@ function BusiestTasks({ query }: { query: UseQueryResult<Overview> }) {
                 {each.task}
               </Link>
               <Meter value={each.rate / most} label={`${each.task}: share of the busiest task`} />
-              <span className="soft right">{each.rate >= 10 ? Math.round(each.rate) : each.rate.toFixed(1)}</span>
+              <span className="soft right">{rateText(each.rate)}</span>
             </li>
           ))}
         </ul>
@@ -218,7 +216,8 @@ function BusiestTasks({ query }: { query: UseQueryResult<Overview> }) {
 function QueueBars({ query }: { query: UseQueryResult<List<Queue>> }) {
   const queues = query.data?.items;
   if (!queues) return <Panel title="Queues"><LoadStatus query={query} lines={3} /></Panel>;
-  const busy = [...queues].sort((a, b) => b.waiting + b.running - a.waiting - a.running).slice(0, 8);
+  // In the order of their names, so that lines do not change places with every job.
+  const busy = [...queues].sort((a, b) => b.waiting + b.running - a.waiting - a.running).slice(0, 8).sort((a, b) => a.name.localeCompare(b.name));
   const most = Math.max(1, ...busy.map((queue) => queue.waiting + queue.running));
   return (
     <Panel title="Queues" aside={<Link to="/queues">All queues</Link>}>

@@ -15,10 +15,10 @@ import { JobLog } from "../../components/details/log";
 import { Dialog } from "../../components/dialog";
 import { ErrorMessage, PageStatus } from "../../components/feedback";
 import { Fact, Meter, PageHeader, Panel } from "../../components/layout";
-import { State, Tag } from "../../components/state";
+import { Tag } from "../../components/state";
 import { LIVE_JOB_STATES } from "../../components/states";
-import { Ago, duration, Took } from "../../components/times";
-import { resultMessage } from "./jobs";
+import { duration, Took, When } from "../../components/times";
+import { JobState, resultMessage } from "./jobs";
 
 export function JobPage({ id }: { id: string }) {
   const may = useMay("operator");
@@ -41,7 +41,7 @@ export function JobPage({ id }: { id: string }) {
         title={job.task}
         subtitle={
           <span className="row">
-            <State state={job.state} /> job {job.id} of <Link to={`/tasks/${encodeURIComponent(job.task)}`}>this task</Link> in queue <Link to={`/queues/${encodeURIComponent(job.queue)}`}>{job.queue}</Link>
+            <JobState job={job} /> job {job.id} of <Link to={`/tasks/${encodeURIComponent(job.task)}`}>this task</Link> in queue <Link to={`/queues/${encodeURIComponent(job.queue)}`}>{job.queue}</Link>
             {job.batch_id !== null && <Link to={`/batches/${job.batch_id}`}>batch b{job.batch_id}</Link>}
             {job.tags?.map((tag) => <Tag key={tag}>{tag}</Tag>)}
           </span>
@@ -101,17 +101,17 @@ function JobFacts({ job }: { job: Job }) {
     <Panel title="Details">
       <dl className="facts">
         <Fact name="Created">
-          <Ago at={job.created_at} />
+          <When at={job.created_at} />
         </Fact>
         <Fact name="Due">
-          <Ago at={job.due_at} />
+          <When at={job.due_at} />
         </Fact>
         <Fact name="Started">
-          <Ago at={job.started_at} />
+          <When at={job.started_at} />
         </Fact>
         {job.finished_at && (
           <Fact name="Finished">
-            <Ago at={job.finished_at} />
+            <When at={job.finished_at} />
           </Fact>
         )}
         {job.started_at && (
@@ -143,7 +143,7 @@ function JobFacts({ job }: { job: Job }) {
         {job.rate_key && <Fact name="Rate key">{job.rate_key}</Fact>}
         {job.deadline && (
           <Fact name="Deadline">
-            <Ago at={job.deadline} />
+            <When at={job.deadline} />
           </Fact>
         )}
         {Object.entries(job.options ?? {}).map(([name, value]) => (

@@ -15,8 +15,8 @@ import { type Column, ListPanel, Note } from "../../components/lists/list-panel"
 import { usePages } from "../../components/lists/paging";
 import { SavedFilters } from "../../components/lists/saved-filters";
 import { State, Tag } from "../../components/state";
-import { JOB_STATES, toneOf } from "../../components/states";
-import { Ago, Took } from "../../components/times";
+import { JOB_STATES, toneOf, WAITING_JOB_STATES } from "../../components/states";
+import { Ago, Took, useNow } from "../../components/times";
 import { EnqueueDialog } from "./enqueue-dialog";
 
 /** The toast after cancelling or retrying jobs. */
@@ -26,9 +26,20 @@ export const resultMessage = (verb: "cancel" | "retry") => (result: Done) => {
   return text ? `${text[0]?.toUpperCase()}${text.slice(1)}.` : "No job was changed.";
 };
 
+/** The state of a job; a ready one that is not due yet says when it is. */
+export function JobState({ job }: { job: JobLine }) {
+  const isEarly = Date.parse(job.due_at) > useNow() + 1000 && WAITING_JOB_STATES.includes(job.state);
+  return (
+    <>
+      <State state={job.state} about={isEarly ? "not due yet" : undefined} />{" "}
+      {isEarly && <span className="faint nowrap">due <Ago at={job.due_at} /></span>}
+    </>
+  );
+}
+
 const COLUMNS: Column<JobLine>[] = [
   { name: "Job", cell: (job) => <Link to={`/jobs/${job.id}`}>{job.id}</Link> },
-  { name: "State", cell: (job) => <State state={job.state} /> },
+  { name: "State", cell: (job) => <JobState job={job} /> },
   {
     name: "Task",
     kind: "name",
@@ -95,6 +106,9 @@ export function Jobs() {
       </PageHeader>
       <div className="filters">
         <Chips label="State" options={JOB_STATES.map((value) => ({ value, tone: toneOf(value) }))} value={filter.state} onChange={(state) => change({ state })} />
+        <SavedFilters screen="/jobs" />
+      </div>
+      <div className="filters">
         <Search label="Queue" value={filter.queue ?? ""} list={queues.data?.items.map((queue) => queue.name)} onChange={(queue) => change({ queue })} />
         <Search label="Task" value={filter.task ?? ""} onChange={(task) => change({ task })} />
         <Search label="Tag" value={filter.tag ?? ""} onChange={(tag) => change({ tag })} />
@@ -112,7 +126,6 @@ export function Jobs() {
             Batch b{filter.batch} ✕
           </Button>
         )}
-        <SavedFilters screen="/jobs" />
       </div>
       <ListPanel
         what="jobs"

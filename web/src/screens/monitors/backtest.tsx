@@ -73,6 +73,14 @@ function BacktestChart({ found }: { found: BacktestResult }) {
         <Empty title="No alerts in this period">Select a longer period or other triggers.</Empty>
       ) : (
         <div className="backtest" tabIndex={0} role="img" aria-label={`Alerts of ${lanes.size} entities between ${absolute(found.since)} and ${absolute(found.until)}`}>
+          <div className="lane faint">
+            <span />
+            <span className="ends">
+              <span>{absolute(found.since)}</span>
+              <span>{absolute(found.until)}</span>
+            </span>
+            <span className="took">alerts</span>
+          </div>
           {[...lanes].slice(0, MAX_LANES).map(([entity, alerts]) => (
             <div className="lane" key={entity}>
               <span className="name" title={entity}>{entity}</span>

@@ -10,7 +10,7 @@ import { Button } from "../../components/button";
 import { Empty, LoadStatus } from "../../components/feedback";
 import { count } from "../../components/format";
 import { Chips, Search, TimeFilter, timeRange } from "../../components/forms/filters";
-import { PageHeader, Panel } from "../../components/layout";
+import { Fact, PageHeader, Panel } from "../../components/layout";
 import { MoreRows, usePages } from "../../components/lists/paging";
 import { RowActions, Table } from "../../components/lists/table";
 import { State, Tag } from "../../components/state";
@@ -49,7 +49,7 @@ export function Monitors() {
   const shown = alerts.rows;
   return (
     <>
-      <PageHeader title="Monitors" subtitle="Open alerts, and the entities of each monitor.">
+      <PageHeader title="Monitors" subtitle="Alerts, and the entities and triggers of each monitor.">
         <Chips label="Alerts" options={[{ value: "current", label: "current alerts" }, { value: "all", label: "all alerts" }]} value={[showAll ? "all" : "current"]} onChange={(next) => change({ alerts: next.at(-1) === "all" ? "all" : null })} />
       </PageHeader>
       <LoadStatus query={monitors} />
@@ -89,7 +89,7 @@ export function Monitors() {
                       <td className="nowrap">{alert.kind === "momentary" ? <span className="faint">–</span> : <Took from={alert.started_at ?? alert.opened_at} to={alert.resolved_at} />}</td>
                       <RowActions>
                         <Button className="small" aria-label={`History of ${alert.trigger} of ${alert.entity}`} onClick={() => setHistory(alert.id)}>History</Button>
-                        {may && !alert.acked_at && alert.state !== "history" && <Button className="small" aria-label={`Acknowledge ${alert.trigger} of ${alert.entity}`} onClick={() => ack.mutate(alert)}>Acknowledge</Button>}
+                        {may && !alert.acked_at && alert.state !== "history" && <Button className="small" aria-label={`Acknowledge ${alert.trigger} of ${alert.entity}`} onClick={() => ack.mutateAsync(alert)}>Acknowledge</Button>}
                         {may && !alert.resolved_at && alert.silence === null && <Button className="small" aria-label={`Silence ${alert.trigger} of ${alert.entity}`} title="Send no notifications for a time" onClick={() => setSilencing(alert)}>Silence …</Button>}
                       </RowActions>
                     </tr>
@@ -105,28 +105,22 @@ export function Monitors() {
             {monitors.data?.items.map((each) => (
               <Panel key={each.name} title={each.name} aside={<State state={each.health} />}>
                 <dl className="facts">
-                  <dt>Entities</dt>
-                  <dd>
+                  <Fact name="Entities">
                     {count(each.entities)} {each.filling > 0 && <span className="faint">({count(each.filling)} reading past events)</span>}
-                  </dd>
-                  <dt>Open alerts</dt>
-                  <dd>{count(each.open)}</dd>
-                  <dt>Events</dt>
-                  <dd>
+                  </Fact>
+                  <Fact name="Open alerts">{count(each.open)}</Fact>
+                  <Fact name="Events">
                     {count(each.events)} <span className="faint">{eventNotes(each)}</span>
-                  </dd>
+                  </Fact>
                   {reading(each) && (
-                    <>
-                      <dt>Reads again</dt>
-                      <dd title="What polls of about a minute read that was known before: the cost of late events for the source">{reading(each)}</dd>
-                    </>
+                    <Fact name="Reads again">
+                      <span title="What polls of about a minute read that was known before: the cost of late events for the source">{reading(each)}</span>
+                    </Fact>
                   )}
-                  <dt>Newest event</dt>
-                  <dd><Ago at={each.cursor_at} /></dd>
-                  <dt>Last tick</dt>
-                  <dd>
+                  <Fact name="Newest event"><Ago at={each.cursor_at} /></Fact>
+                  <Fact name="Last tick">
                     {count(each.tick)}, <Ago at={each.tick_at} />
-                  </dd>
+                  </Fact>
                 </dl>
                 {each.triggers.length > 0 && (
                   <div className="pad row">
@@ -135,12 +129,12 @@ export function Monitors() {
                   </div>
                 )}
                 {each.problems.length > 0 && <Problems of={each} />}
-                <div className="card-foot">
+                <div className="card-foot start">
                   <Button className="small" aria-pressed={monitor === each.name} onClick={() => change({ monitor: monitor === each.name ? null : each.name })}>
                     {monitor === each.name ? "Show all monitors" : "Entities"}
                   </Button>
                   {may && each.triggers.length > 0 && <Button className="small" onClick={() => setBacktesting(each)}>Backtest …</Button>}
-                  {may && <Button className="small" onClick={() => pause.mutate(each)}>{each.paused ? "Resume" : "Pause"}</Button>}
+                  {may && <Button className="small" onClick={() => pause.mutateAsync(each)}>{each.paused ? "Resume" : "Pause"}</Button>}
                 </div>
               </Panel>
             ))}

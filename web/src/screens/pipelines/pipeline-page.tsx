@@ -65,7 +65,7 @@ export function PipelinePage({ id }: { id: string }) {
           <>
             {failed > 0 && <Button onClick={() => setAct("retry")}>Retry {plural(failed, "failed state")} …</Button>}
             {orphans > 0 && <Button onClick={() => setAct("clean")}>Clean up {plural(orphans, "orphan")} …</Button>}
-            <Button onClick={() => pause.mutate({ paused: pipeline.paused_by !== null })}>{pipeline.paused_by === null ? "Pause" : "Resume"}</Button>
+            <Button onClick={() => pause.mutateAsync({ paused: pipeline.paused_by !== null })}>{pipeline.paused_by === null ? "Pause" : "Resume"}</Button>
             <Button kind="main" onClick={() => setAct("backfill")}>
               Backfill …
             </Button>

@@ -3,20 +3,23 @@ import { useQuery } from "@tanstack/react-query";
 import { get } from "../../api/client";
 import type { List, Queue } from "../../api/types";
 import { Link } from "../../app/router";
+import { useMay } from "../../app/session";
 import { Empty, LoadStatus } from "../../components/feedback";
 import { count } from "../../components/format";
 import { History } from "../../components/history";
 import { Fact, PageHeader, Panel } from "../../components/layout";
 import { Duration } from "../../components/times";
 import { NewestFailures } from "../jobs/newest-failures";
-import { perTime, QueueState } from "./queues";
+import { perTime, QueueActions, QueueState } from "./queues";
 
 export function QueuePage({ id }: { id: string }) {
+  const may = useMay("operator");
   const found = useQuery({ queryKey: ["queues", true], queryFn: () => get<List<Queue>>("/queues", { internal: true }), refetchInterval: 5000 });
   const queue = found.data?.items.find((each) => each.name === id);
   return (
     <>
       <PageHeader title={id} subtitle={queue && <QueueState queue={queue} />}>
+        {queue && may && <QueueActions queue={queue} />}
         <Link className="button" to={`/jobs?queue=${encodeURIComponent(id)}`}>Jobs of this queue</Link>
       </PageHeader>
       <div className="stack">

@@ -12,7 +12,7 @@ import { Empty, ErrorMessage, LoadStatus } from "../../components/feedback";
 import { count } from "../../components/format";
 import { Chips } from "../../components/forms/filters";
 import { PageHeader, Panel } from "../../components/layout";
-import { num, RowActions, Table } from "../../components/lists/table";
+import { Count, num, RowActions, Table } from "../../components/lists/table";
 import { State, Tag } from "../../components/state";
 import { NO_WORKER } from "../../components/states";
 import { Duration } from "../../components/times";
@@ -21,14 +21,9 @@ const isPaused = (queue: Queue) => queue.control.some((mode) => mode.startsWith(
 
 export function Queues() {
   const may = useMay("operator");
-  const [limited, setLimited] = useState<Queue | null>(null);
   const [query, change] = useFilters();
   const internal = query.get("internal") === "yes";
   const found = useQuery({ queryKey: ["queues", internal], queryFn: () => get<List<Queue>>("/queues", { internal: internal || null }), refetchInterval: 5000, placeholderData: keepPreviousData });
-  const pause = useAction<{ name: string; verb: "pause" | "resume" }>({
-    request: ({ name, verb }) => post(`/queues/${encodeURIComponent(name)}/${verb}`),
-    message: (_, { name, verb }) => (verb === "pause" ? `Paused queue ${name}. Running jobs finish; no new job starts.` : `Resumed queue ${name}.`),
-  });
   return (
     <>
       <PageHeader title="Queues" subtitle="Jobs in each queue, its workers and its rate limit.">
@@ -48,15 +43,11 @@ export function Queues() {
                   <Link to={`/queues/${encodeURIComponent(queue.name)}`}>{queue.name}</Link>
                 </td>
                 <td><QueueState queue={queue} /></td>
-                <td className="num">
-                  <Link to={`/jobs?queue=${encodeURIComponent(queue.name)}&state=ready`}>{count(queue.waiting)}</Link>
-                </td>
-                <td className="num">
-                  <Link to={`/jobs?queue=${encodeURIComponent(queue.name)}&state=running`}>{count(queue.running)}</Link>
-                </td>
-                <td className="num">{count(queue.scheduled)}</td>
-                <td className="num">{count(queue.throttled)}</td>
-                <td className="num">{count(queue.no_worker)}</td>
+                <td className="num"><Count value={queue.waiting} to={`/jobs?queue=${encodeURIComponent(queue.name)}&state=ready`} /></td>
+                <td className="num"><Count value={queue.running} to={`/jobs?queue=${encodeURIComponent(queue.name)}&state=running`} /></td>
+                <td className="num"><Count value={queue.scheduled} /></td>
+                <td className="num"><Count value={queue.throttled} to={`/jobs?queue=${encodeURIComponent(queue.name)}&state=throttled`} /></td>
+                <td className="num"><Count value={queue.no_worker} to={`/jobs?queue=${encodeURIComponent(queue.name)}&state=no_worker`} /></td>
                 <td className="num"><Duration seconds={queue.oldest} /></td>
                 <td className="num nowrap"><Duration seconds={queue.half_within} atMost /></td>
                 <td className="num nowrap"><Duration seconds={queue.most_within} atMost /></td>
@@ -69,12 +60,7 @@ export function Queues() {
                 </td>
                 {may && (
                   <RowActions>
-                    <Button className="small" aria-label={`Limit ${queue.name}`} onClick={() => setLimited(queue)}>
-                      Limit …
-                    </Button>
-                    <Button className="small" busy={pause.isPending} onClick={() => pause.mutate({ name: queue.name, verb: isPaused(queue) ? "resume" : "pause" })} aria-label={`${isPaused(queue) ? "Resume" : "Pause"} ${queue.name}`}>
-                      {isPaused(queue) ? "Resume" : "Pause"}
-                    </Button>
+                    <QueueActions queue={queue} className="small" />
                   </RowActions>
                 )}
               </tr>
@@ -82,7 +68,27 @@ export function Queues() {
           </Table>
         )}
       </Panel>}
-      {limited && <LimitDialog queue={limited} onClose={() => setLimited(null)} />}
+    </>
+  );
+}
+
+/** What an operator does to a queue: limit, pause and resume it. */
+export function QueueActions({ queue, className }: { queue: Queue; className?: string }) {
+  const [limiting, setLimiting] = useState(false);
+  const verb = isPaused(queue) ? "resume" : "pause";
+  const act = useAction<"pause" | "resume">({
+    request: (wanted) => post(`/queues/${encodeURIComponent(queue.name)}/${wanted}`),
+    message: (_, wanted) => (wanted === "pause" ? `Paused queue ${queue.name}. Running jobs finish; no new job starts.` : `Resumed queue ${queue.name}.`),
+  });
+  return (
+    <>
+      <Button className={className} aria-label={`Limit ${queue.name}`} onClick={() => setLimiting(true)}>
+        Limit …
+      </Button>
+      <Button className={className} busy={act.isPending} aria-label={`${verb === "resume" ? "Resume" : "Pause"} ${queue.name}`} onClick={() => act.mutate(verb)}>
+        {verb === "resume" ? "Resume" : "Pause"}
+      </Button>
+      {limiting && <LimitDialog queue={queue} onClose={() => setLimiting(false)} />}
     </>
   );
 }

@@ -86,8 +86,8 @@ export function RerunDag({ run, start, onClose }: { run: Run; start: string | nu
   const body = () => ({ ...(start ? { start } : {}), ...(edited.trim() && start ? { edited: read.value } : {}) });
   const action = useAction<void, Started>({ request: () => post<Started>(`/runs/${run.id}/rerun`, body()), message: (again) => `Started run r${again.id}, which repeats r${run.id}.`, onSuccess: (again) => { onClose(); open(again); } });
   return (
-    <Dialog title={start ? `Run again from ${start}` : "Run failed nodes again"} onClose={onClose}>
-      <p>{start ? <>A new run executes <b>{start}</b> and all nodes after it again. Results of earlier nodes are reused.</> : "A new run executes the nodes that did not succeed. Results of the others are reused."}</p>
+    <Dialog title={start ? `Run again from ${start}` : `Run r${run.id} again`} onClose={onClose}>
+      <p>{start ? <>A new run executes <b>{start}</b> and all nodes after it again. Results of earlier nodes are reused.</> : <>A new run executes the nodes that did not succeed. Results of the others are reused.{run.state === "succeeded" && " To execute a node again that did succeed, select it in the graph."}</>}</p>
       {start && (
         <div className="form">
           <label>

@@ -7,6 +7,7 @@ import { importOrReload } from "../../app/lazy-import";
 import { Link, useFilters } from "../../app/router";
 import { useMay } from "../../app/session";
 import { Button } from "../../components/button";
+import { AttemptErrors } from "../../components/details/attempt-errors";
 import { Explanation, linked } from "../../components/details/explanation";
 import { FollowedPanel } from "../../components/details/followed";
 import { JsonView } from "../../components/details/json";
@@ -17,7 +18,7 @@ import { plural } from "../../components/format";
 import { Fact, PageHeader, Panel } from "../../components/layout";
 import { RunState, Tag } from "../../components/state";
 import { LIVE_RUN_STATES } from "../../components/states";
-import { absolute, Ago, duration, Took } from "../../components/times";
+import { absolute, duration, Took, When } from "../../components/times";
 import { describeTick, describeWaits, flowGraph, stepNamesByWork } from "./journal";
 import { drawRelated, useRelatedRuns } from "./related-runs";
 import { CancelNode, CancelRun, ForkRun, RerunDag, RetryRun, SendEvent } from "./run-dialogs";
@@ -70,7 +71,9 @@ export function RunPage({ id: named }: { id: string }) {
   if (!run) return <PageStatus title={`Run r${id}`} query={found} lines={10} />;
   const isLive = LIVE_RUN_STATES.includes(run.state);
   const question = isLive && at === null ? asks.data?.items[0] : undefined;
-  const step = chosen ?? (question ? askingStep(question) : null); // An open question is what people come here for.
+  const failed = isDag && at === null ? tree.data?.nodes.find((node) => node.state === "failed")?.node : undefined;
+  const step = chosen ?? (question ? askingStep(question) : (failed ?? null)); // People come here for an open question, or for what failed.
+  const showTick = (next: number | null) => change({ at: next === null ? null : String(next), step });
   const journal = ticks.data?.items ?? [];
   const shown = at === null ? journal : journal.filter((tick) => tick.seq <= at);
   const moment = at === null ? null : (shown.at(-1)?.at ?? run.created_at);
@@ -84,7 +87,7 @@ export function RunPage({ id: named }: { id: string }) {
           <span className="row">
             <RunState state={run.state} asks={isLive && (asks.data?.items.length ?? 0) > 0} /> <span>r{run.id}</span> <Tag>{run.shape}</Tag> {run.key && <Tag>{run.key}</Tag>}
             <span className="soft">
-              started <Ago at={run.created_at} />, {run.ended_at ? "took" : "running for"} <Took from={run.created_at} to={run.ended_at} />
+              started <When at={run.created_at} />, {run.ended_at ? "took" : "running for"} <Took from={run.created_at} to={run.ended_at} />
             </span>
           </span>
         }
@@ -108,11 +111,15 @@ export function RunPage({ id: named }: { id: string }) {
           <Panel title="Explanation">
             <Explanation lines={at !== null && tree.data ? tree.data.why : [...run.why, ...(isLive && !isDag ? describeWaits(journal) : [])]} />
           </Panel>
-          <GraphPanel run={run} tree={tree.data} ticks={shown} total={run.ticks} at={at} until={until} chosen={step} onChoose={choose} onAt={(next) => change({ at: next === null ? null : String(next) })} journal={journal} isLoading={ticks.isPending || (isDag && tree.isPending)} error={ticks.error ?? tree.error} />
+          {run.error !== null && <RunError run={run} />}
+          <GraphPanel run={run} tree={tree.data} ticks={shown} total={run.ticks} at={at} until={until} chosen={step} onChoose={choose} onAt={showTick} journal={journal} isLoading={ticks.isPending || (isDag && tree.isPending)} error={ticks.error ?? tree.error} />
           <Bars run={run} tree={isDag ? tree.data : undefined} jobs={jobs.data ?? []} ticks={shown} states={nodeStates} isLoading={ticks.isPending || (isDag && (tree.isPending || jobs.isPending))} until={until} chosen={step} onChoose={choose} />
           {at !== null && !isDag && (
             <Panel title={`State after tick ${at}`}>{state.error ? <ErrorMessage error={state.error} /> : state.data ? <JsonView value={state.data.state} label={`state after tick ${at}`} /> : <Loading />}</Panel>
           )}
+          {run.input !== null && <Panel title="Input"><JsonView value={isDag ? run.input : unpack([run.input])} label="input" /></Panel>}
+          {run.result !== null && <Panel title="Result"><JsonView value={run.result} label="result" /></Panel>}
+          <Journal ticks={journal} total={run.ticks} at={at} onAt={showTick} states={nodeStates} isDag={isDag} query={ticks} />
         </div>
         <div className="stack">
           {step && isDag && tree.data?.nodes.some((node) => node.node === step) && (
@@ -122,10 +129,6 @@ export function RunPage({ id: named }: { id: string }) {
           {!step && <Panel title="Step"><Empty title="Select a step">Click a node of the graph or a line of the timeline to see its input and output.</Empty></Panel>}
           <Facts run={run} />
           <FollowedPanel id={`r${run.id}`} />
-          {run.result !== null && <Panel title="Result"><JsonView value={run.result} label="result" /></Panel>}
-          {run.error !== null && <Panel title="Error"><JsonView value={run.error} label="error" /></Panel>}
-          {run.input !== null && <Panel title="Input"><JsonView value={isDag ? run.input : unpack([run.input])} label="input" /></Panel>}
-          <Journal ticks={journal} total={run.ticks} at={at} onAt={(next) => change({ at: String(next) })} states={nodeStates} isDag={isDag} query={ticks} />
         </div>
       </div>
       {act === "cancel" && <CancelRun run={run} onClose={() => setAct(null)} />}
@@ -136,6 +139,14 @@ export function RunPage({ id: named }: { id: string }) {
       {act === "send" && <SendEvent run={run} onClose={() => setAct(null)} />}
     </>
   );
+}
+
+/** Why a run failed: the traceback, unless the explanation above says all there is. */
+function RunError({ run }: { run: Run }) {
+  const { kind = "", message, trace, ...more } = run.error as { kind?: string; message?: string; trace?: string };
+  if (message === undefined) return <Panel title="Error"><JsonView value={run.error} label="error" /></Panel>;
+  if (!trace && run.why.some((line) => line.includes(message))) return null;
+  return <AttemptErrors errors={[{ ...more, kind: kind.split(".").at(-1), message, traceback: trace }]} />;
 }
 
 interface GraphProps {

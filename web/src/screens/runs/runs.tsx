@@ -80,6 +80,9 @@ export function Runs() {
       <div className="filters">
         <Chips label="State" options={RUN_STATES.map((value) => ({ value, tone: toneOf(value) }))} value={filter.state} onChange={(state) => change({ state })} />
         <Chips label="Shape" options={[{ value: "flow" }, { value: "dag" }]} value={filter.shape ? [filter.shape] : []} onChange={(shape) => change({ shape: shape.at(-1) ?? null })} />
+        <SavedFilters screen="/runs" />
+      </div>
+      <div className="filters">
         <Search label="Workflow" value={filter.workflow ?? ""} list={declared.data?.items.map((each) => each.name)} onChange={(workflow) => change({ workflow })} />
         <Search label="Key" value={filter.key ?? ""} onChange={(key) => change({ key })} />
         <Search label="Tag" value={filter.tag ?? ""} onChange={(tag) => change({ tag })} />
@@ -96,7 +99,6 @@ export function Runs() {
             Forks of r{filter.forked_from} ✕
           </Button>
         )}
-        <SavedFilters screen="/runs" />
       </div>
       {filter.workflow && declared.data?.items.some((each) => each.name === filter.workflow && each.shape === "flow") && <FlowVersions workflow={filter.workflow} may={may} />}
       <ListPanel

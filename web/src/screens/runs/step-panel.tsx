@@ -135,8 +135,8 @@ export function FlowStep({ runId, name, ticks, isLive, may }: { runId: number; n
   const ends = mine.filter((tick) => kindOf(tick) === "completed" && works.get(tick.data.work as number) === name);
   const causes = mine.filter((tick) => ((tick.data.begun as [number, string][] | undefined) ?? []).some(([, placed]) => placed.split("@")[0] === name));
   const isQueued = causes.some((tick) => (tick.data.begun as [number, string][]).some(([, placed]) => placed.startsWith(`${name}@`)));
-  const [tab, setTab] = useState("output");
   const errors = ends.filter((tick) => tick.data.error);
+  const [tab, setTab] = useState(errors.length ? "error" : "output");
   return (
     <Panel title={name} aside={<Tag>{causes.length} started, {ends.length} finished</Tag>}>
       {questions.map((question) => (

@@ -7,12 +7,11 @@ import { useAction } from "../../api/use-action";
 import { Link, useFilters } from "../../app/router";
 import { useMay } from "../../app/session";
 import { Button } from "../../components/button";
-import { Dialog } from "../../components/dialog";
+import { Confirm } from "../../components/dialog";
 import { Empty, LoadStatus } from "../../components/feedback";
-import { count } from "../../components/format";
 import { Search } from "../../components/forms/filters";
 import { PageHeader, Panel } from "../../components/layout";
-import { num, RowActions, Table } from "../../components/lists/table";
+import { Count, num, RowActions, Table } from "../../components/lists/table";
 import { State } from "../../components/state";
 import { absolute, Ago } from "../../components/times";
 import { ScheduleDialog } from "./schedule-dialog";
@@ -41,7 +40,7 @@ export function Schedules() {
   const [making, setMaking] = useState(false);
   const [shown, setShown] = useState<string | null>(null);
   const [deleting, setDeleting] = useState<Schedule | null>(null);
-  const drop = useAction<Schedule>({ request: (each) => remove(`/schedules/${encodeURIComponent(each.name)}`), message: (_, each) => `Deleted schedule ${each.name}.`, onSuccess: () => setDeleting(null) });
+  const drop = useAction<Schedule>({ request: (each) => remove(`/schedules/${encodeURIComponent(each.name)}`), message: (_, each) => `Deleted schedule ${each.name}.` });
   const act = useAction<{ name: string; verb: "run" | "pause" | "resume" }, { id?: number; kind?: string }>({
     request: ({ name: of, verb }) => post<{ id?: number; kind?: string }>(`/schedules/${encodeURIComponent(of)}/${verb}`),
     message: (result, { name: of, verb }) => (verb === "run" ? (result.kind === "run" ? `Started run r${result.id}.` : `Enqueued job ${result.id}.`) : verb === "pause" ? `Paused schedule ${of}.` : `Resumed schedule ${of}.`),
@@ -87,15 +86,15 @@ export function Schedules() {
                     <Ago at={schedule.last_fire} />
                   )}
                 </td>
-                <td className="num">{count(schedule.fired)}</td>
-                <td className="num">{count(schedule.missed + schedule.overlapped)}</td>
+                <td className="num"><Count value={schedule.fired} /></td>
+                <td className="num"><Count value={schedule.missed + schedule.overlapped} /></td>
                 <td>{schedule.queue || <span className="faint">–</span>}</td>
                 {may && (
                   <RowActions>
-                    <Button className="small" aria-label={`Run now: ${schedule.name}`} onClick={() => act.mutate({ name: schedule.name, verb: "run" })}>
+                    <Button className="small" aria-label={`Run now: ${schedule.name}`} onClick={() => act.mutateAsync({ name: schedule.name, verb: "run" })}>
                       Run now
                     </Button>
-                    <Button className="small" aria-label={`${schedule.paused ? "Resume" : "Pause"} ${schedule.name}`} onClick={() => act.mutate({ name: schedule.name, verb: schedule.paused ? "resume" : "pause" })}>
+                    <Button className="small" aria-label={`${schedule.paused ? "Resume" : "Pause"} ${schedule.name}`} onClick={() => act.mutateAsync({ name: schedule.name, verb: schedule.paused ? "resume" : "pause" })}>
                       {schedule.paused ? "Resume" : "Pause"}
                     </Button>
                     {schedule.made_by && (
@@ -113,15 +112,9 @@ export function Schedules() {
       {making && <ScheduleDialog onClose={() => setMaking(false)} />}
       {shown && <ScheduleFires name={shown} onClose={() => setShown(null)} />}
       {deleting && (
-        <Dialog title={`Delete schedule ${deleting.name}?`} onClose={() => setDeleting(null)}>
-          <p>It fires no more. What it has started goes on.</p>
-          <footer>
-            <Button onClick={() => setDeleting(null)}>Close</Button>
-            <Button kind="danger" busy={drop.isPending} onClick={() => drop.mutate(deleting)}>
-              Delete
-            </Button>
-          </footer>
-        </Dialog>
+        <Confirm title={`Delete schedule ${deleting.name}?`} verb="Delete" act={() => drop.mutateAsync(deleting)} onClose={() => setDeleting(null)}>
+          It fires no more. What it has started goes on.
+        </Confirm>
       )}
     </>
   );

@@ -17,7 +17,7 @@ interface Selection {
   text: string;
 }
 
-const WHAT = { key: "everything that is stored under a key", tag: "the jobs with a tag" } as const;
+const WHAT = { key: "all data under a key", tag: "the jobs with a tag" } as const;
 
 export function Forget() {
   const [kind, setKind] = useState<Kind>("key");

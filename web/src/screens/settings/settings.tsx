@@ -11,7 +11,7 @@ import { bytes } from "../../components/format";
 import { Chips } from "../../components/forms/filters";
 import { Fact, PageHeader, Panel } from "../../components/layout";
 import { num, Table } from "../../components/lists/table";
-import { Ago } from "../../components/times";
+import { Ago, timeZone } from "../../components/times";
 import { Forget } from "./forget";
 import "./settings.css";
 
@@ -40,6 +40,7 @@ export function Settings() {
               <Fact name="User">{session.name}</Fact>
               <Fact name="Role">{session.role}</Fact>
               <Fact name="Login">{session.login_required ? "required" : "not required: only this machine can reach the server"}</Fact>
+              <Fact name="Time zone">{timeZone()}, that of this browser</Fact>
               <Fact name="Changes">{session.read_only ? "refused: the server is read-only" : "allowed"}</Fact>
               <Fact name="API">
                 <a href="/api/v1/schema/openapi.json">OpenAPI document</a>

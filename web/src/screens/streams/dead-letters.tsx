@@ -76,7 +76,7 @@ export function DeadLetters({ may, streams }: { may: boolean; streams: string[] 
               <td><div className="cut mono" title={letter.payload}>{letter.payload}</div></td>
               {may && (
                 <RowActions>
-                  <Button className="small" aria-label={`Replay ${letter.id}`} onClick={() => replay.mutate({ stream: letter.stream, ids: [letter.id] })}>
+                  <Button className="small" aria-label={`Replay ${letter.id}`} onClick={() => replay.mutateAsync({ stream: letter.stream, ids: [letter.id] })}>
                     Replay
                   </Button>
                 </RowActions>

@@ -6,15 +6,15 @@ import { Button } from "../../components/button";
 import { JsonView, parseJson } from "../../components/details/json";
 import { Dialog } from "../../components/dialog";
 import { Empty, ErrorMessage } from "../../components/feedback";
-import { count, plural } from "../../components/format";
+import { count, plural, rateText } from "../../components/format";
 import { Panel } from "../../components/layout";
-import { num, RowActions, Table } from "../../components/lists/table";
+import { Count, num, RowActions, Table } from "../../components/lists/table";
 import { State, Tag } from "../../components/state";
 import { Duration } from "../../components/times";
 import "./streams.css";
 import type { Source, Stream, StreamControl } from "./types";
 
-export function StreamPanel({ stream, may, onControl }: { stream: Stream; may: boolean; onControl: (control: StreamControl) => void }) {
+export function StreamPanel({ stream, may, onControl }: { stream: Stream; may: boolean; onControl: (control: StreamControl) => unknown }) {
   const [limited, setLimited] = useState<Source | null>(null);
   const [requesting, setRequesting] = useState(false);
   const draining = stream.dispatchers.some((each) => each.mode !== "run");
@@ -59,16 +59,16 @@ export function StreamPanel({ stream, may, onControl }: { stream: Stream; may: b
                   {source.enabled ? <State state="enabled" /> : <State state="disabled" />}
                   {source.health === "failing" && <div className="connection-error" role="status">Cannot be read: {source.error}</div>}
                 </td>
-                <td className="num">{count(Math.round(source.rate))}/s</td>
-                <td className="num">{source.lag === null ? <span className="faint">–</span> : count(source.lag)}</td>
-                <td className="num">{count(source.waiting)}</td>
-                <td className="num">{count(source.in_flight)}</td>
-                <td className="num">{count(source.done)}</td>
-                <td className="num">{count(source.retried)}</td>
-                <td className="num">{count(source.dead)}</td>
-                <td className="num">{count(source.expired)}</td>
+                <td className="num">{rateText(source.rate)}/s</td>
+                <td className="num">{source.lag === null ? <span className="faint">–</span> : <Count value={source.lag} />}</td>
+                <td className="num"><Count value={source.waiting} /></td>
+                <td className="num"><Count value={source.in_flight} /></td>
+                <td className="num"><Count value={source.done} /></td>
+                <td className="num"><Count value={source.retried} /></td>
+                <td className="num"><Count value={source.dead} /></td>
+                <td className="num"><Count value={source.expired} /></td>
                 <td className="num">
-                  {count(source.duplicates)}
+                  <Count value={source.duplicates} />
                   {source.known_ids != null && <div className="soft nowrap">{plural(source.known_ids, "id")} known</div>}
                   {!!source.forgotten_ids && (
                     <div className="soft nowrap" title="Forgotten here before dedup_window was over, because more came than are remembered; they are still found in the database">
@@ -103,11 +103,11 @@ export function StreamPanel({ stream, may, onControl }: { stream: Stream; may: b
                     {sink.health === "standby" && <div className="soft">Another dispatcher sends</div>}
                     {sink.health === "failing" && <div className="connection-error" role="status">Cannot be reached: {sink.error}</div>}
                   </td>
-                  <td className="num">{count(sink.waiting)}</td>
+                  <td className="num"><Count value={sink.waiting} /></td>
                   <td className="num"><Duration seconds={sink.oldest} /></td>
-                  <td className="num">{count(sink.sent)}</td>
-                  <td className="num">{count(sink.retried)}</td>
-                  <td className="num">{count(sink.dead)}</td>
+                  <td className="num"><Count value={sink.sent} /></td>
+                  <td className="num"><Count value={sink.retried} /></td>
+                  <td className="num"><Count value={sink.dead} /></td>
                   {may && (
                     <RowActions>
                       <Button className="small" aria-label={`${sink.enabled ? "Disable" : "Enable"} ${sink.name}`} onClick={() => onControl({ stream: stream.name, source: sink.name, enabled: !sink.enabled })}>
@@ -124,9 +124,9 @@ export function StreamPanel({ stream, may, onControl }: { stream: Stream; may: b
               {Object.entries(dispatcher.plans).map(([name, plan]) => (
                 <tr key={name}>
                   <td>{name}</td>
-                  <td className="num">{count(plan.done)}</td>
-                  <td className="num">{count(plan.filtered)}</td>
-                  <td className="num">{count(plan.failed)}</td>
+                  <td className="num"><Count value={plan.done} /></td>
+                  <td className="num"><Count value={plan.filtered} /></td>
+                  <td className="num"><Count value={plan.failed} /></td>
                   <td className="num"><Duration seconds={plan.p50} /></td>
                   <td className="num"><Duration seconds={plan.p99} /></td>
                 </tr>

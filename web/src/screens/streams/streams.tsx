@@ -36,7 +36,7 @@ export function Streams() {
       )}
       <div className="stack">
         {found.data?.items.map((stream) => (
-          <StreamPanel key={stream.name} stream={stream} may={may} onControl={change.mutate} />
+          <StreamPanel key={stream.name} stream={stream} may={may} onControl={(control) => change.mutateAsync(control).catch(() => undefined)} />
         ))}
         {found.data && found.data.items.length > 0 && <DeadLetters may={may} streams={found.data.items.map((stream) => stream.name)} />}
       </div>

@@ -4,11 +4,10 @@ import { get } from "../../api/client";
 import type { List, Schemas } from "../../api/types";
 import { Link, useFilters } from "../../app/router";
 import { Empty, LoadStatus } from "../../components/feedback";
-import { count } from "../../components/format";
 import { Chips, Search } from "../../components/forms/filters";
 import { SPANS } from "../../components/history";
 import { PageHeader, Panel } from "../../components/layout";
-import { num, Table } from "../../components/lists/table";
+import { Count, num, Table } from "../../components/lists/table";
 import { Duration } from "../../components/times";
 
 type Task = Schemas["WorkOf"];
@@ -52,9 +51,9 @@ export function Tasks() {
                       <Link className="cut" to={`/tasks/${encodeURIComponent(task.name)}`}>{task.name}</Link>
                     </div>
                   </td>
-                  <td className="num">{count(task.ended)}</td>
-                  <td className="num">{task.failed > 0 ? <Link to={`/jobs?task=${encodeURIComponent(task.name)}&state=failed`}>{count(task.failed)}</Link> : 0}</td>
-                  <td className="num">{task.ended ? `${((task.failed / task.ended) * 100).toFixed(1)}%` : "–"}</td>
+                  <td className="num"><Count value={task.ended} /></td>
+                  <td className="num"><Count value={task.failed} to={`/jobs?task=${encodeURIComponent(task.name)}&state=failed`} /></td>
+                  <td className="num">{task.failed ? `${((task.failed / task.ended) * 100).toFixed(1)}%` : <span className="faint">0%</span>}</td>
                   <td className="num nowrap"><Duration seconds={task.ended ? task.seconds / task.ended : null} /></td>
                   <td className="num nowrap"><Duration seconds={task.half_within ?? null} atMost /></td>
                   <td className="num nowrap"><Duration seconds={task.most_within ?? null} atMost /></td>

@@ -10,7 +10,7 @@ import { Fact, PageHeader, Panel } from "../../components/layout";
 import { num, Table } from "../../components/lists/table";
 import { State, Tag } from "../../components/state";
 import { Ago, Took } from "../../components/times";
-import { leftOfLease, stateOf } from "./workers";
+import { leftOfLease, nameOf, stateOf } from "./workers";
 
 type Details = Schemas["WorkerDetails"];
 
@@ -20,7 +20,7 @@ export function WorkerPage({ host, number }: { host: string; number: string }) {
   const worker = details?.worker;
   return (
     <>
-      <PageHeader title={worker ? `${worker.host}:${worker.pid}` : `Worker ${number}`} subtitle={worker && <><State state={stateOf(worker)} /> {worker.trouble && !worker.ended_at && <Tag tone="bad">{worker.trouble}</Tag>} {worker.control.map((mode) => <Tag key={mode} tone="wait">{mode}</Tag>)}</>}>
+      <PageHeader title={worker ? nameOf(worker) : `Worker ${number}`} subtitle={worker && <><State state={stateOf(worker)} /> {worker.trouble && !worker.ended_at && <Tag tone="bad">{worker.trouble}</Tag>} {worker.control.map((mode) => <Tag key={mode} tone="wait">{mode}</Tag>)}</>}>
         <Link className="button" to={`/workers/${encodeURIComponent(host)}`}>Host {host}</Link>
       </PageHeader>
       {!details || !worker ? (
@@ -32,8 +32,8 @@ export function WorkerPage({ host, number }: { host: string; number: string }) {
               <Fact name="Lease">{worker.ended_at ? <>ended <Ago at={worker.ended_at} />{worker.end_reason && `: ${worker.end_reason}`}</> : <>{leftOfLease(worker)}, renewed <Ago at={worker.seen_at} /></>}</Fact>
               <Fact name="Started"><Ago at={worker.started_at} /></Fact>
               <Fact name="Running">{worker.max_concurrency > 0 ? `${count(worker.running)} of at most ${count(worker.max_concurrency)}` : count(details.runs.length)}</Fact>
-              <Fact name="Queues">{worker.queues.join(", ") || "none: it drives runs"}</Fact>
-              <Fact name="Tasks">{details.tasks.join(", ") || "none"}</Fact>
+              <Fact name="Queues" wide>{worker.queues.join(", ") || "none: it drives runs"}</Fact>
+              <Fact name="Tasks" wide>{details.tasks.join(", ") || "none"}</Fact>
               <Fact name="Models in memory">{worker.models?.join(", ") || "none"}</Fact>
               {(worker.lost_threads ?? 0) > 0 && <Fact name="Hanging threads">{count(worker.lost_threads ?? 0)}</Fact>}
             </dl>

@@ -8,6 +8,7 @@ import { Link } from "../../app/router";
 import { useMay } from "../../app/session";
 import { Button } from "../../components/button";
 import { HostUsage } from "../../components/details/host-usage";
+import { Confirm } from "../../components/dialog";
 import { Empty, LoadStatus } from "../../components/feedback";
 import { count, plural } from "../../components/format";
 import { PageHeader, Panel } from "../../components/layout";
@@ -30,6 +31,7 @@ const EFFECTS = {
 export function Workers() {
   const may = useMay("operator");
   const [past, setPast] = useState(false);
+  const [stopping, setStopping] = useState<string | null>(null);
   const workers = useQuery({ queryKey: ["workers"], queryFn: () => get<List<Worker>>("/workers"), refetchInterval: 5000 });
   const hosts = useQuery({ queryKey: ["hosts"], queryFn: () => get<List<Host>>("/hosts") });
   const act = useAction<ControlRequest, { workers: number }>({
@@ -43,7 +45,7 @@ export function Workers() {
   return (
     <>
       <PageHeader title="Workers and hosts" subtitle="A worker is alive while it renews its lease. The jobs of a lost worker go to other workers." />
-            <div className="stack">
+      <div className="stack">
         <Panel title="Hosts">
           <LoadStatus query={hosts} />
           {hosts.data?.items.length === 0 ? (
@@ -72,7 +74,7 @@ export function Workers() {
                 may && (
                   <span className="row">
                     {(["pause", "drain", "stop", "run"] as const).map((mode) => (
-                      <Button key={mode} className="small" kind={mode === "stop" ? "danger" : "plain"} aria-label={`${mode === "run" ? "Resume" : `${mode[0]?.toUpperCase()}${mode.slice(1)}`} workers on ${name}`} title={`Workers on ${name} ${EFFECTS[mode]}`} onClick={() => act.mutate({ mode, host: name })}>
+                      <Button key={mode} className="small" kind={mode === "stop" ? "danger" : "plain"} aria-label={`${mode === "run" ? "Resume" : `${mode[0]?.toUpperCase()}${mode.slice(1)}`} workers on ${name}`} title={`Workers on ${name} ${EFFECTS[mode]}`} onClick={() => (mode === "stop" ? setStopping(name) : act.mutateAsync({ mode, host: name }))}>
                         {mode === "run" ? "Resume" : `${mode[0]?.toUpperCase()}${mode.slice(1)}`}
                       </Button>
                     ))}
@@ -96,13 +98,21 @@ export function Workers() {
                 </Button>
               }
             >
-              {past && <WorkerTable workers={gone} />}
+              {past && <WorkerTable workers={gone} ended />}
             </Panel>
           )}
       </div>
+      {stopping !== null && (
+        <Confirm title={`Stop the workers on ${stopping}?`} verb="Stop" act={() => act.mutateAsync({ mode: "stop", host: stopping })} onClose={() => setStopping(null)}>
+          They {EFFECTS.stop}, until they are resumed. To let running jobs finish, drain them instead.
+        </Confirm>
+      )}
     </>
   );
 }
+
+/** A worker as the command line and the log call it: its host, its process and its id. */
+export const nameOf = (worker: Worker): string => `${worker.host}:${worker.pid}#${worker.id}`;
 
 /** How long the lease of a worker holds. */
 export function leftOfLease(worker: Worker): string {
@@ -117,13 +127,13 @@ export function stateOf(worker: Worker): string {
 }
 
 /** One row for each worker process. */
-export function WorkerTable({ workers }: { workers: Worker[] }) {
+export function WorkerTable({ workers, ended = false }: { workers: Worker[]; ended?: boolean }) {
   return (
-    <Table label="Workers" heads={["Worker", "State", num("Running"), "Queues", "Last heartbeat", "Started"]}>
+    <Table label="Workers" heads={["Worker", "State", num("Running"), "Queues", ended ? "Reason" : "Last heartbeat", "Started"]}>
       {workers.map((worker) => (
         <tr key={worker.id}>
           <td className="nowrap">
-            <Link to={`/workers/${encodeURIComponent(worker.host)}/${worker.id}`}>{worker.id}, pid {worker.pid}</Link>
+            <Link to={`/workers/${encodeURIComponent(worker.host)}/${worker.id}`}>{nameOf(worker)}</Link>
           </td>
           <td>
             <State state={stateOf(worker)} /> {worker.trouble && !worker.ended_at && <Tag tone="bad">{worker.trouble}</Tag>} {worker.control.map((mode) => <Tag key={mode} tone="wait">{mode}</Tag>)}
