@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -376,3 +377,27 @@ async def test_a_new_version_is_built_from_the_log_and_takes_over(database: Data
     assert state["version"] == "2"
     assert b'"total":955' in state["state"]
     assert await value(database, "SELECT count(*) FROM tidemill.alert WHERE trigger <> 'hot'") == alerts - 7
+
+
+async def test_what_is_reported_while_a_new_version_is_built_is_reported_once(database: Database) -> None:
+    class Heat2(Heat):
+        version = "2"
+
+    source, clock = Pages(), VirtualClock(1000.0)
+    source.add(event("first", 999.0, heat=5))
+    async with watching(database, heat_monitor(source), clock) as old:
+        await old.one_tick()
+        async with watching(database, heat_monitor(source, fold=Heat2), clock) as new:
+            await new.one_tick()  # It has built the state of the only entity.
+            for number, heat in enumerate([60, 5, 95]):
+                clock.advance(10.0)
+                source.add(event(number, clock.now() - 1, heat=heat))
+                await old.one_tick()
+            reported = await database.fetch("SELECT id, trigger, key, resolved_at FROM tidemill.alert ORDER BY id")
+            for _ in range(4):
+                await new.one_tick()
+                clock.advance(1.0)
+            state = await show_entity(database, "heat", "a")
+    assert [alert["trigger"] for alert in reported] == ["hot", "hot", "peak"]
+    assert await database.fetch("SELECT id, trigger, key, resolved_at FROM tidemill.alert ORDER BY id") == reported
+    assert (state["version"], json.loads(state["state"])["count"]) == ("2", 4)

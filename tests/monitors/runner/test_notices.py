@@ -6,11 +6,14 @@ import asyncio
 import hashlib
 import hmac
 import json
+import os
+import signal
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.support import eventually, running_maintenance, running_worker, value
@@ -30,6 +33,17 @@ from tidemill.store.database import Database
 from tidemill.store.monitors.alerts import list_alerts, show_history
 from tidemill.store.monitors.problems import list_problems
 
+ALERT = NotifiedAlert(
+    alert=1,
+    what="opened",
+    monitor="heat",
+    trigger="hot",
+    entity="a",
+    kind="lasting",
+    severity="warning",
+    started_at=1000.0,
+    opened_at=1000.0,
+)
 UNSENT = "SELECT count(*) FROM tidemill.alert_notice WHERE sent_at IS NULL"
 
 
@@ -229,6 +243,28 @@ async def test_a_command_gets_the_message_on_its_standard_input(app: App, databa
         await eventually(lambda: _none(database))
     message, _, id = file.read_text().strip().rpartition("}")
     assert json.loads(message + "}")["id"] == id
+
+
+async def test_a_command_is_judged_by_its_own_end_whatever_it_leaves_behind_and_however_much_it_writes(
+    tmp_path: Path,
+) -> None:
+    notice, left = Notice("m", "heat", "c", (ALERT,)), tmp_path / "left"
+
+    async def run(script: str, timeout: str = "30s") -> None:
+        async with asyncio.timeout(60):
+            await deliver(Command(argv=["sh", "-c", script], timeout=timeout), notice)
+
+    await run(f"sleep 600 & echo $! > {left}")
+    os.kill(int(left.read_text()), signal.SIGKILL)  # It may go on: that is not for us to end.
+    with pytest.raises(NotSentError, match=r"sh ended with 3: .*the end$"):
+        await run("head -c 1000000 /dev/zero | tr '\\0' x >&2; printf 'the end' >&2; exit 3")
+    with pytest.raises(NotSentError, match=r"sh did not end within 0.5 s"):
+        await run(f"sleep 600 & echo $! > {left}; dd if=/dev/zero bs=1000000 count=1 >&2; wait", "500ms")
+    await eventually(lambda: not _lives(int(left.read_text())), what="what a command has started ends with it")
+
+
+def _lives(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 async def test_mail_is_sent_through_an_smtp_server(app: App, database: Database) -> None:
@@ -449,18 +485,7 @@ async def _none(database: Database) -> bool:
 
 
 async def test_where_a_message_could_not_be_sent_to_is_told_without_the_secret_in_it() -> None:
-    alert = NotifiedAlert(
-        alert=1,
-        what="opened",
-        monitor="heat",
-        trigger="hot",
-        entity="a",
-        kind="lasting",
-        severity="warning",
-        started_at=1000.0,
-        opened_at=1000.0,
-    )
-    message = Notice("m", "heat", "c", (alert,))
+    message = Notice("m", "heat", "c", (ALERT,))
     with receiver(lambda request: (404, b"no such hook")) as server:
         url = f"{server.url}/services/s3cret?key=s3cret"
         with pytest.raises(NotSentError, match=r"http://127.0.0.1:\d+ answered 404: no such hook") as refused:

@@ -19,7 +19,7 @@ from tidemill.engine.application.load_app import load_module
 from tidemill.sources import LogSource
 from tidemill.sources.delivery import Delivery
 from tidemill.store.database import Database
-from tidemill.store.streams.dead_letters import DeadFilter
+from tidemill.store.streams.dead_letters import DeadFilter, count_dead
 from tidemill.store.streams.streams import RENEW_RETRIES, claim_retries
 from tidemill.streams import Batch, Filtered, Plan, Stream, task
 from tidemill.streams.runner.retries import RetryFeeder
@@ -126,6 +126,35 @@ async def test_a_message_kept_for_a_plan_that_is_gone_is_not_dropped(database: D
     (row,) = await database.fetch("SELECT plans, kind, error FROM tidemill.dead_letter")
     assert (row["plans"], row["kind"]) == (["OldName"], "PlanGone")
     assert "has no plan of this name any more" in row["error"]
+
+
+async def test_dead_letters_are_found_by_their_error_as_it_is_written(database: Database) -> None:
+    for error in ("order_id is 100% wrong", "orderXid is 100 times wrong", "ORDER_ID is \\"):
+        await database.fetch(
+            "INSERT INTO tidemill.dead_letter (stream, source, place, why, attempts, at, error, payload) "
+            "VALUES ('s', 'posts', '0:1', 'failed', 1, now(), $1, '\\x31')",
+            error,
+        )
+    found = {text: await count_dead(database, DeadFilter(error=text)) for text in ("Order_Id", "100%", "\\", "%")}
+    assert found == {"Order_Id": 2, "100%": 1, "\\": 1, "%": 1}
+
+
+@pytest.mark.parametrize("settings", [{"disabled": True}, {"disabled_for": ("posts",)}])
+async def test_a_message_kept_for_a_plan_that_is_switched_off_is_not_dropped(
+    database: Database, database_url: str, settings: dict[str, Any]
+) -> None:
+    await database.fetch(
+        "INSERT INTO tidemill.dead_letter (stream, source, place, why, attempts, at, plans, error, payload) "
+        "VALUES ('s', 'posts', '0:1', 'failed', 1, now(), '{InLoop}', 'bad', '\\x31')"
+    )
+    assert await replay_dead(database, DeadFilter(stream="s")) == 1
+    source = LogSource("posts", eligibilities={str(InLoop.eligibility)})
+    stream = Stream("s", plans=[InLoop], sources=[source], engines=0, plan_settings={"InLoop": settings})
+    async with running_stream(stream, database_url):
+        await eventually(lambda: dead(database))
+    (row,) = await database.fetch("SELECT plans, kind, error FROM tidemill.dead_letter")
+    assert (row["plans"], row["kind"]) == (["InLoop"], "PlanSwitchedOff")
+    assert "switch it on again" in row["error"]
 
 
 async def test_kept_messages_of_a_source_that_is_gone_wait_for_it_and_are_told_of_once(

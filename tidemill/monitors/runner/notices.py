@@ -12,8 +12,11 @@ import asyncio
 import hashlib
 import inspect
 import os
+import signal
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from email.message import EmailMessage
 from functools import partial
 from itertools import groupby
@@ -64,6 +67,7 @@ from tidemill.store.monitors.notices import (
 TASK = NOTIFY_TASK
 QUEUE = "notifications"
 SEND_THREADS = 32
+SHOWN = 200  # bytes of what a command wrote before it failed
 KEY = "notify/{monitor}/{channel}/{batch}"  # two jobs for one batch would send its messages twice
 
 log = structlog.get_logger("tidemill.monitors")
@@ -266,24 +270,34 @@ def _mail(channel: Email, message: Notice) -> None:
 
 
 async def _run(channel: Command, message: Notice) -> None:
+    """Run a command. Its ends are files, not pipes: those would keep us waiting for all that it has started."""
     argv = [part.replace("{title}", message.title).replace("{id}", message.id) for part in channel.argv]
     limit = parse_duration(channel.timeout, what="timeout")
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, "TIDEMILL_MESSAGE_ID": message.id},
-        )
-    except OSError as error:
-        raise NotSentError(f"{argv[0]} cannot be started: {error}") from error
-    try:
-        async with asyncio.timeout(limit):
-            _, errors = await process.communicate(msgspec.json.encode(message.as_json()))
-    except TimeoutError as error:
-        process.kill()
-        await process.wait()
-        raise NotSentError(f"{argv[0]} did not end within {limit:g} s") from error
-    if process.returncode:
-        raise NotSentError(f"{argv[0]} ended with {process.returncode}: {errors[-200:].decode(errors='replace')}")
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as errors:
+        given.write(msgspec.json.encode(message.as_json()))
+        given.seek(0)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *argv,
+                stdin=given,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=errors,
+                env={**os.environ, "TIDEMILL_MESSAGE_ID": message.id},
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            raise NotSentError(f"{argv[0]} cannot be started: {error}") from error
+        try:
+            async with asyncio.timeout(limit):
+                await process.wait()
+        except TimeoutError as error:
+            raise NotSentError(f"{argv[0]} did not end within {limit:g} s") from error
+        finally:
+            if process.returncode is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # Also what it has started.
+                await process.wait()
+        if process.returncode:
+            errors.seek(max(0, errors.seek(0, os.SEEK_END) - SHOWN))
+            said = errors.read().decode(errors="replace")
+            raise NotSentError(f"{argv[0]} ended with {process.returncode}: {said}")

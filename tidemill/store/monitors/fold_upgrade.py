@@ -23,12 +23,14 @@ SELECT $1, $2, * FROM unnest($3::text[], $4::bigint[], $5::float8[], $6::text[],
 ON CONFLICT DO NOTHING
 """
 
-#: Replaces the old states. The new version folds again what the old version has folded meanwhile.
+#: Replaces the old states. One that the old version has taken further meanwhile is made again from the log when it is
+#: evaluated, as after a reset: what has happened until then has been reported.
 PUT_IN_PLACE = """
 UPDATE tidemill.monitor_entity AS e
-SET version = $2, state = r.state, at = r.at, id = r.id, count = r.count, problem = NULL,
-    fresh_at = CASE WHEN e.folded > r.folded OR e.head > e.folded THEN -1e12 END,
-    head = greatest(e.head, e.folded), folded = r.folded, due_at = $3
+SET version = $2, problem = NULL, due_at = $3, state = CASE WHEN r.folded = e.folded THEN r.state END,
+    at = CASE WHEN r.folded = e.folded THEN r.at ELSE e.at END,
+    id = CASE WHEN r.folded = e.folded THEN r.id ELSE e.id END,
+    count = CASE WHEN r.folded = e.folded THEN r.count ELSE e.count END
 FROM tidemill.monitor_rebuild AS r
 WHERE r.monitor = $1 AND r.version = $2 AND e.monitor = $1 AND e.entity = r.entity
 """

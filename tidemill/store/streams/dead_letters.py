@@ -32,7 +32,7 @@ FROM unnest($2::text[], $3::text[], $4::text[], $5::int[], $6::float8[], $7::tex
 #: The conditions of a `DeadFilter`.
 _DEAD_FILTER = """
 ($1::text IS NULL OR stream = $1) AND ($2::text IS NULL OR source = $2) AND ($3::text IS NULL OR $3 = ANY(plans))
-AND ($4::text IS NULL OR why = $4) AND ($5::text IS NULL OR error ILIKE '%' || $5 || '%')
+AND ($4::text IS NULL OR why = $4) AND ($5::text IS NULL OR strpos(lower(error), lower($5)) > 0)
 AND ($6::tstzrange IS NULL OR buried_at <@ $6) AND ($7::bigint[] IS NULL OR id = ANY($7))
 AND ($8::bigint IS NULL OR id <= $8) AND ($9::text IS NULL OR sink = $9)
 """

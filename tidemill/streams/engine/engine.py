@@ -42,6 +42,7 @@ log = structlog.get_logger("tidemill.streams")
 _STRETCH = 64  # messages that a worker takes before it yields to the event loop
 _STRETCH_SECONDS = 0.1  # and for how long it takes them at most: messages that are slow to decode are no silence
 GONE = "the stream has no plan of this name any more: declare it again, and replay the message"
+SWITCHED_OFF = "the plan is switched off for this source: switch it on again, and replay the message"
 
 Send = Callable[[ToDispatcher], None]
 
@@ -391,11 +392,18 @@ class Engine:
         return [plan for plan in self._plans_for(message.eligibilities, message.source) if plan.name not in known]
 
     def _gone(self, work: MessageWork) -> tuple[MessageFailure, ...]:
-        """Failures for the plans that a retried message needs and that the stream no longer has."""
+        """Failures for the plans that a stored message needs and that do not run: it is not done without them."""
         only = None if work.extra is None else work.extra[6]
-        known = {plan.name for plan in self._stream.plans} if only else ()
+        if not only:
+            return ()
+        source, declared = self._routes[work.source].source, {plan.name for plan in self._stream.plans}
+        runs = {name for name, plan in self._plans.items() if plan.settings.serves(source)}
         return tuple(
-            MessageFailure(name, "PlanGone", GONE, verdict="discard") for name in only or () if name not in known
+            MessageFailure(name, "PlanGone", GONE, verdict="discard")
+            if name not in declared
+            else MessageFailure(name, "PlanSwitchedOff", SWITCHED_OFF, verdict="discard")
+            for name in only
+            if name not in runs
         )
 
     def _plans_for(self, eligibilities: Any, source: str) -> tuple[RunningPlan, ...]:
