@@ -9,8 +9,10 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tidemill.core.codec import decode, encode
+from tidemill.engine.telemetry import hosts
 from tidemill.engine.telemetry.gpu import Gpu, NoProbe
 from tidemill.engine.telemetry.hosts import HostReader, HostSample
 
@@ -36,7 +38,9 @@ def test_the_first_reading_has_nothing_to_compare_with() -> None:
     assert (sample.cpu, sample.ours.cpu) == (0.0, 0.0)
 
 
-def test_work_shows_as_ours_with_the_children_it_started() -> None:
+@pytest.mark.parametrize("children", ["/proc/thread-self/children", "/no/such/list"])
+def test_work_shows_as_ours_with_the_children_it_started(children: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "CHILDREN", Path(children))
     child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         reader = HostReader(gpus=NoProbe())
@@ -56,7 +60,9 @@ def test_work_shows_as_ours_with_the_children_it_started() -> None:
     assert sample.ours.cpu == own.cpu
 
 
-def test_a_process_of_ours_below_another_counts_for_itself_only() -> None:
+@pytest.mark.parametrize("children", ["/proc/thread-self/children", "/no/such/list"])
+def test_a_process_of_ours_below_another_counts_for_itself_only(children: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "CHILDREN", Path(children))
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         sample = HostReader(gpus=NoProbe()).read([os.getpid(), child.pid])

@@ -99,6 +99,7 @@ async def _check(settings: DatabaseSettings, pipelines: Sequence[Pipeline], walk
             amiss = 0
             if fresh is None:
                 await pipeline_view.read_all()
+                pipeline_view.require_place()
                 await pipeline_view.read_unknown()
                 plan = pipeline_view.plan()
                 fresh, amiss = sum(plan.fresh.values()), len(plan.steps)

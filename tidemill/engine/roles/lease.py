@@ -12,12 +12,14 @@ the process, the thread does, with status 70.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import platform
 import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -27,6 +29,7 @@ from tidemill.core.errors import StoreError
 from tidemill.engine.application.lifespan import lifespan_trouble
 from tidemill.engine.containment.exit_status import EXIT_FENCED, exit_now
 from tidemill.engine.containment.watchdog import Watchdog
+from tidemill.engine.event_wait import wait_for_event
 from tidemill.engine.worker.threads import lost_threads, lost_threads_text
 from tidemill.store.database import Connection, Database
 from tidemill.store.database_errors import is_transient
@@ -36,6 +39,7 @@ from tidemill.version import VERSION
 log = structlog.get_logger("tidemill.lease")
 
 WATCH_SECONDS = 0.1
+IDLE_WATCH_SECONDS = 0.5  # each look wakes two threads; work that begins meanwhile is found that much later
 STUCK_SECONDS = 10.0
 RETRY_SECONDS = 0.5
 IDLE_SHARE = 3  # an idle process renews this often during its lease
@@ -94,6 +98,7 @@ class Lease:
         self._after_end = after_end
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
+        self._wake_thread: Callable[[], object] = int
 
     async def take(self, on_lost: Callable[[str], None]) -> int:
         self.worker_id = await register_worker(self._database, self._describe(), lease_seconds=self._seconds)
@@ -106,6 +111,8 @@ class Lease:
     async def stop_renewing(self) -> None:
         if self._thread is not None:
             self._stopped.set()
+            with contextlib.suppress(RuntimeError):  # The thread has ended.
+                self._wake_thread()
             await asyncio.to_thread(self._thread.join, timeout=5.0)
 
     async def end(self, reason: str) -> None:
@@ -122,6 +129,8 @@ class Lease:
 
     async def _renew_until_stopped(self) -> None:
         connection: Connection | None = None
+        stopping = asyncio.Event()
+        self._wake_thread = partial(asyncio.get_running_loop().call_soon_threadsafe, stopping.set)
         renew_at, written, trouble = 0.0, ProcessStatus(status=""), None
         while not self._stopped.is_set():
             if self._watchdog is not None:
@@ -151,7 +160,8 @@ class Lease:
                 if not alive:
                     self._lease_lost("was silent for longer than its lease")
                     return
-            await asyncio.sleep(WATCH_SECONDS)
+            is_idle = trouble is None and not process_status.is_busy
+            await wait_for_event(stopping, IDLE_WATCH_SECONDS if is_idle else WATCH_SECONDS)
         if connection is not None:
             connection.terminate()
 

@@ -6,9 +6,10 @@ Our processes are those passed when reading, with all their children.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -61,6 +62,10 @@ class HostSample(msgspec.Struct, frozen=True, omit_defaults=True):
     group: GroupUsage | None = None
     gpus: tuple[Gpu, ...] = ()
     processes: tuple[ProcessUsage, ...] = ()
+
+
+CHILDREN = Path("/proc/thread-self/children")
+"""The kernel's list of the children of a thread; not every kernel has it."""
 
 
 class HostReader:
@@ -155,24 +160,35 @@ class HostReader:
 
 def _families(pids: list[int]) -> dict[int, list[psutil.Process]]:
     """Each of these processes with its descendants, down to the next of these processes."""
-    wanted = set(pids)
-    if not wanted:
-        return {}
-    families: dict[int, list[psutil.Process]] = {pid: [] for pid in pids}
-    parents: dict[int, int] = {}
-    known: dict[int, psutil.Process] = {}
-    for process in psutil.process_iter(["ppid"]):
-        parents[process.pid] = process.info["ppid"] or 0
-        known[process.pid] = process
-    for pid, process in known.items():
-        above: int | None = pid
-        for _ in range(64):  # deeper than any tree; a reused pid could form a cycle
-            if above is None or above in wanted:
-                break
-            above = parents.get(above)
-        if above in families:
-            families[above].append(process)
+    wanted, children_of = set(pids), _children_of if CHILDREN.exists() else _scan_children()
+    families: dict[int, list[psutil.Process]] = {}
+    for pid in pids:
+        family, todo = families.setdefault(pid, []), [pid]
+        while todo:
+            member = todo.pop()
+            with contextlib.suppress(psutil.Error):  # It has just exited.
+                family.append(psutil.Process(member))
+            todo += [child for child in children_of(member) if child not in wanted]
     return families
+
+
+def _children_of(pid: int) -> list[int]:
+    """The children of a process, from the kernel's list: all processes of a host take far longer to read."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):  # It has just exited, or one of its threads has.
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as opened:
+                found += map(int, opened.read().split())
+    return found
+
+
+def _scan_children() -> Callable[[int], list[int]]:
+    """The same where the kernel has no such list."""
+    children: dict[int, list[int]] = {}
+    for process in psutil.process_iter(["ppid"]):
+        if process.info["ppid"] not in (None, process.pid):
+            children.setdefault(process.info["ppid"], []).append(process.pid)
+    return lambda pid: children.pop(pid, [])  # Each once: a reused pid could form a cycle.
 
 
 def _together(limits: list[float | None] | list[int | None]) -> float | None:

@@ -124,6 +124,19 @@ class FileStates:
             what = "is gone" if now is None else "is another folder than before"
             raise StateStoreError(f"{self.root} {what}: bring it back, and run this again")
 
+    def check_has_states(self, pipeline: str) -> None:
+        """Raise an error if there is nothing, where the states of a pipeline are known to be."""
+        if not self.root.is_dir():
+            raise StateStoreError(
+                f"there is no folder {self.root} here, where pipeline {pipeline} keeps its states: run this on the "
+                "host that has the folder, or create it with its inputs to build everything again"
+            )
+        if not any(self.root.iterdir()):  # The folder on which another one is to be mounted is empty.
+            raise StateStoreError(
+                f"the folder {self.root} here is empty, and pipeline {pipeline} keeps its states there: mount it, run "
+                "this on the host that has it, or put its inputs there to build everything again"
+            )
+
     def _find_root(self) -> tuple[int, int] | None:
         try:
             found = os.stat(self.root)

@@ -29,7 +29,7 @@ from tidemill.pipelines.reducer.facts import (
 )
 from tidemill.pipelines.reducer.plan import BuildPlan, make_plan
 from tidemill.pipelines.reducer.staleness import BuildFailure, StateRecord
-from tidemill.pipelines.stores.base import Scan, SeenFile, States, StateStoreError, Unreadable
+from tidemill.pipelines.stores.base import Scan, SeenFile, States, Unreadable
 from tidemill.pipelines.stores.files import FileStates
 from tidemill.store.database import Database
 from tidemill.store.states import states as rows
@@ -183,21 +183,10 @@ class PipelineView:
 
     def require_place(self) -> None:
         """Raise an error if states are known but their folder does not exist: they are not treated as deleted."""
-        root = self.pipeline.root
         if isinstance(self.states, FileStates):
             self.states.check_root()
-        if self.pipeline.store is not None or not any(self.world.records.values()):
-            return
-        if not root.is_dir():
-            raise StateStoreError(
-                f"there is no folder {root} here, where pipeline {self.pipeline.name} keeps its states: run this on "
-                "the host that has the folder, or create it with its inputs to build everything again"
-            )
-        if not any(root.iterdir()):  # The folder on which another one is to be mounted is empty.
-            raise StateStoreError(
-                f"the folder {root} here is empty, and pipeline {self.pipeline.name} keeps its states there: mount it, "
-                "run this on the host that has it, or put its inputs there to build everything again"
-            )
+            if any(self.world.records.values()):
+                self.states.check_has_states(self.pipeline.name)
 
     async def measure_clocks(self) -> None:
         """Measure how far the clock of the file system differs from this host's."""
