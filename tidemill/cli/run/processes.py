@@ -82,6 +82,19 @@ def run_worker(
     return run_role(make)
 
 
+def run_pipelines(app: str, *, given: Mapping[str, str]) -> int:
+    """All pipelines of an application."""
+
+    def make() -> Part:
+        known = application(app, given)
+        require_database(known.settings)
+        database = Database(known.settings.database(), label="tidemill pipeline")
+        role = known.pipelines.runner(database, known.settings)
+        return Part(role, database, known.settings, patience=known.settings.grace_seconds)
+
+    return run_role(make)
+
+
 def run_monitors(app: str, *, given: Mapping[str, str], metrics: str | None = None) -> int:
     """All monitors of an application."""
 

@@ -71,16 +71,16 @@ async def get_lineage(at: Reader, args: Nothing, declared: Declarations) -> Line
     arrows: list[tuple[str, str]] = []
     for stage in order:
         before = makers(stage, order)
-        arrows += [(_name(maker), _name(stage)) for maker in before if maker is not stage]
+        arrows += [(maker.full_name, stage.full_name) for maker in before if maker is not stage]
         for one in stage.inputs:
             if not any(one.pattern.overlaps(maker.output) for maker in before if maker is not stage):
                 sources[one.pattern.text] = None
-                arrows.append((one.pattern.text, _name(stage)))
+                arrows.append((one.pattern.text, stage.full_name))
     nodes = [LineageNode(text, "source", None, text, {}) for text in sources]
     for stage in order:
         snapshot, jobs = snapshots[stage.pipeline.name]
         counts = snapshot.counts(stage.name, jobs)
-        nodes.append(LineageNode(_name(stage), "stage", stage.pipeline.name, stage.output.text, counts))
+        nodes.append(LineageNode(stage.full_name, "stage", stage.pipeline.name, stage.output.text, counts))
     return Lineage(nodes, arrows)
 
 
@@ -90,12 +90,12 @@ async def preview_change(at: Reader, args: PreviewChange, declared: Declarations
     snapshots = await _read_all(cache_of(at.database, declared.pipelines))
     views = {name: snapshot.pipeline_view for name, (snapshot, _) in snapshots.items()}
     order = _order(snapshots)
-    changed = next((stage for stage in order if _name(stage) == args.what), None)
+    changed = next((stage for stage in order if stage.full_name == args.what), None)
     patterns = [pattern for view in views.values() for pattern in view.patterns]
     if changed is None and not any(pattern.values(args.what) is not None for pattern in patterns):
         raise NotFoundError(
             f"{args.what!r} is neither a file that a stage takes or makes nor PIPELINE/STAGE: "
-            f"the stages are {', '.join(_name(stage) for stage in order)}"
+            f"the stages are {', '.join(stage.full_name for stage in order)}"
         )
     found = await asyncio.to_thread(affected_states, views, order, changed, None if changed else args.what)
     parts = [
@@ -119,7 +119,3 @@ async def _read_all(cache: PipelineCache) -> dict[str, tuple[PipelineSnapshot, B
 
 def _order(snapshots: dict[str, tuple[PipelineSnapshot, BuildJobs]]) -> list[Stage]:
     return check_order([stage for snapshot, _ in snapshots.values() for stage in snapshot.order])
-
-
-def _name(stage: Stage) -> str:
-    return f"{stage.pipeline.name}/{stage.name}"

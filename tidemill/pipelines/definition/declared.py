@@ -14,7 +14,7 @@ from tidemill.engine.jobs.task import Task, TaskRegistry
 from tidemill.engine.roles.role import Role
 from tidemill.engine.settings import Settings
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage, check_order
-from tidemill.pipelines.runner.build_job import Reach, stage_task, task_name
+from tidemill.pipelines.runner.build_job import Reach, stage_task
 from tidemill.store.database import Database
 from tidemill.store.jobs.schedules.schedules import PROGRAM, DeclaredSchedule
 
@@ -99,7 +99,7 @@ class Pipelines:
         self.declared[pipeline.name] = pipeline
         pipeline.lifespan = self._lifespan
         for stage in pipeline.stages.values():
-            where = f"stage {task_name(stage)}"
+            where = f"stage {stage.full_name}"
             self._lifespan.add_taker(where, injected_parameters(stage.function, where=where))
             if not stage.options.in_process:
                 self._tasks.add(stage_task(stage, self._reach))
@@ -199,4 +199,4 @@ class Pipelines:
 
     @property
     def task_of(self) -> Callable[[Stage], Any]:
-        return lambda stage: self._tasks[task_name(stage)]
+        return lambda stage: self._tasks[stage.full_name]

@@ -96,7 +96,12 @@ class Stage:
 
     def __repr__(self) -> str:
         inputs = ", ".join(one.pattern.text for one in self.inputs)
-        return f"<stage {self.pipeline.name}/{self.name}: {inputs} -> {self.output.text}>"
+        return f"<stage {self.full_name}: {inputs} -> {self.output.text}>"
+
+    @property
+    def full_name(self) -> str:
+        """The name of the stage in its application, and of the task that builds its states."""
+        return f"{self.pipeline.name}/{self.name}"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
@@ -428,15 +433,15 @@ def check_order(stages: Iterable[Stage]) -> list[Stage]:
         for other in every[:at]:
             if share_place(stage.pipeline, other.pipeline) and stage.output.overlaps(other.output):
                 raise ConfigError(
-                    f"stages {other.pipeline.name}/{other.name} and {stage.pipeline.name}/{stage.name} both write "
-                    f"{stage.output.text!r}: a path must be written by one stage"
+                    f"stages {other.full_name} and {stage.full_name} both write {stage.output.text!r}: "
+                    "a path must be written by one stage"
                 )
     order: list[Stage] = []
     left = {id(stage): {id(maker) for maker in makers(stage, every)} for stage in every}
     while len(order) < len(every):
         ready = [stage for stage in every if id(stage) in left and not left[id(stage)]]
         if not ready:
-            circle = " -> ".join(f"{stage.pipeline.name}/{stage.name}" for stage in every if id(stage) in left)
+            circle = " -> ".join(stage.full_name for stage in every if id(stage) in left)
             raise ConfigError(f"these stages form a cycle: {circle}")
         for stage in ready:
             order.append(stage)

@@ -167,9 +167,8 @@ class StageCaller:
         self._room = len(stage.inputs) if several or not parameters else max(0, len(room))
         self._validator = _validator(stage)
         self._params = {name: value for name, value in stage.options.params.items() if name in names}
-        name = f"{stage.pipeline.name}/{stage.name}"
         lifespan = stage.pipeline.lifespan or Lifespan()
-        self._function = surrounded(lifespan, "stage", name, stage.function, _entity_path)
+        self._function = surrounded(lifespan, "stage", stage.full_name, stage.function, _entity_path)
 
     def arguments(self, entity: Entity, groups: Sequence[Sequence[File]]) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of the function."""

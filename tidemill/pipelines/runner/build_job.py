@@ -45,10 +45,6 @@ LONGEST_LIST = 4000  # characters of input paths in a notification
 Reach = Callable[[], Awaitable[Database]]
 
 
-def task_name(stage: Stage) -> str:
-    return f"{stage.pipeline.name}/{stage.name}"
-
-
 def stage_task(stage: Stage, reach: Reach) -> Task[Any, Any]:
     """The task that builds states of a stage."""
     caller = StageCaller(stage)
@@ -62,10 +58,10 @@ def stage_task(stage: Stage, reach: Reach) -> Task[Any, Any]:
         return await _build(caller, await reach(), step, code, root)
 
     options = stage.options
-    key = options.concurrency_key or f"pipeline {task_name(stage)}"
+    key = options.concurrency_key or f"pipeline {stage.full_name}"
     return Task(
         build,
-        task_name(stage),
+        stage.full_name,
         TaskOptions(
             queue=options.queue or stage.pipeline.queue,
             priority=options.priority,

@@ -25,7 +25,7 @@ from tidemill.pipelines.definition.pipeline import Pipeline, Stage
 from tidemill.pipelines.reducer.plan import BuildStep
 from tidemill.pipelines.runner.build import build_threads
 from tidemill.pipelines.runner.build_containment import BuildContainment
-from tidemill.pipelines.runner.build_job import enqueue_builds, task_name
+from tidemill.pipelines.runner.build_job import enqueue_builds
 from tidemill.pipelines.runner.driver import LOOK_AGAIN, Driver
 from tidemill.pipelines.runner.file_watcher import watch_files
 from tidemill.pipelines.runner.leads import Leads
@@ -368,7 +368,7 @@ class PipelineRunner:
     async def _find_flights(self, driver: Driver) -> None:
         """Find builds that were enqueued before this process started."""
         for stage in driver.pipeline_view.order:
-            for row in await self._database.fetch(rows.LIST_QUEUED, task_name(stage)):
+            for row in await self._database.fetch(rows.LIST_QUEUED, stage.full_name):
                 entity = row["unique_key"] if stage.variables else ""
                 if fits(stage, entity):
                     driver.note_flight(stage, entity, row["id"])
@@ -380,7 +380,7 @@ class PipelineRunner:
             flying = {entity: job for (name, entity), job in driver.in_flight.items() if name == stage.name}
             if not flying:
                 continue
-            alive = {row["id"] for row in await self._database.fetch(rows.LIST_QUEUED, task_name(stage))}
+            alive = {row["id"] for row in await self._database.fetch(rows.LIST_QUEUED, stage.full_name)}
             ended = {entity: job for entity, job in flying.items() if job not in alive}
             if alive:
                 await self._warn_if_unserved(_queue_of(stage))

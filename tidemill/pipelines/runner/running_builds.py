@@ -8,7 +8,6 @@ from datetime import datetime
 import msgspec
 
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage
-from tidemill.pipelines.runner.build_job import task_name
 from tidemill.store.database import Database
 from tidemill.store.states.build_jobs import list_build_jobs, served_queues
 from tidemill.store.states.leases import list_leases
@@ -39,7 +38,7 @@ async def builds_under_way(database: Database, pipeline: Pipeline, stages: Itera
     if not wanted:
         return {}
     found: dict[tuple[str, str], BuildJob] = {}
-    tasks = {task_name(stage): stage for stage in wanted.values() if not stage.options.in_process}
+    tasks = {stage.full_name: stage for stage in wanted.values() if not stage.options.in_process}
     jobs = await list_build_jobs(database, list(tasks)) if tasks else []
     served = await served_queues(database) if jobs else set()
     for row in jobs:
