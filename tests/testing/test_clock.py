@@ -29,6 +29,11 @@ class Answer(Event):
     pass
 
 
+@app.task(concurrency_key="{shop}")
+async def close(shop: str) -> str:
+    return shop
+
+
 @app.workflow(timeout=3 * 3600)
 class Patient(Workflow):
     @step
@@ -73,6 +78,16 @@ def test_delays_debounces_retries_and_deadlines_of_jobs_pass_with_the_clock(tide
         assert tidemill.enqueued(save, text="later")[0].state == "succeeded"
         tidemill.advance("3h")
         assert tidemill.enqueued(save, text="broken")[0].attempt == 3
+
+
+def test_delayed_jobs_with_a_concurrency_key_have_run_when_the_clock_has_moved_past_them(tidemill: TestKit) -> None:
+    tidemill.use(app)
+    with tidemill.running():
+        for turn in range(5):
+            jobs = [app.enqueue_sync(close.call(shop=f"shop {turn}"), delay="1s") for _ in range(3)]
+            tidemill.advance("2s")
+            ended = [job.id for job in tidemill.enqueued(close, shop=f"shop {turn}") if job.state == "succeeded"]
+            assert sorted(ended) == sorted(job.id for job in jobs)
 
 
 async def test_sleeps_and_timeouts_of_runs_pass_with_the_clock(tidemill: TestKit) -> None:

@@ -47,6 +47,7 @@ from tidemill.store.maintenance.databases_for_tests import (
     TestDatabases,
     count_due_entities,
     count_owned_runs,
+    count_work_left,
     die_after,
     end_processes,
     extend_leases,
@@ -55,7 +56,6 @@ from tidemill.store.maintenance.databases_for_tests import (
     read_published,
     set_clock,
 )
-from tidemill.store.maintenance.work_left import count_work
 from tidemill.store.migrate import migrate
 from tidemill.store.runs.claims import free_runs
 from tidemill.streams.definition.stream import Stream
@@ -428,12 +428,12 @@ class TestKit:
         await free_runs(self._apps[app])
 
     async def _is_idle(self, app: App) -> bool:
-        return not any(await count_work(self._apps[app])) and not await count_owned_runs(self._apps[app])
+        return not any(await count_work_left(self._apps[app])) and not await count_owned_runs(self._apps[app])
 
     async def _wait_idle(self, app: App, timeout: float) -> None:
         database, end = self._apps[app], self._monotonic() + timeout
         while True:
-            left = await count_work(database)
+            left = await count_work_left(database)
             runner = app.runs.run_workers.get(self._bridge.loop)
             busy = [] if runner is None else [run for run in runner.runs.values() if not run.is_idle]
             entities = await count_due_entities(database) if app.monitors else 0

@@ -22,6 +22,9 @@ from tidemill.core.jobs.job import LANE_SEPARATOR, PRIORITIES
 
 T = TypeVar("T")
 
+#: The priority and fair key of a lane.
+LaneName = tuple[int, str | None]
+
 #: How many lanes a turn is divided among, and how many it visits at most.
 SPREAD = 20
 MOST_VISITED = 1000
@@ -78,7 +81,7 @@ class FairLanes:
         self.weights: Mapping[str, int] = {}
         self._largest = 1
         self._given = math.inf  # how many jobs a lane gives on average, if it may
-        self._lanes: dict[tuple[int, str | None], FairLane] = {}
+        self._lanes: dict[LaneName, FairLane] = {}
         self._new: list[deque[FairLane]] = [deque() for _ in PRIORITIES]
         self._old: list[deque[FairLane]] = [deque() for _ in PRIORITIES]
         self._order = PRIORITIES if lowest_first else PRIORITIES[::-1]
@@ -150,9 +153,8 @@ class FairLanes:
 
     def forget_unseen(self) -> None:
         """Drop lanes that are out of the ring and have not been seen since the last call."""
-        for name, lane in list(self._lanes.items()):
-            if not lane.is_active and not lane.is_seen:
-                del self._lanes[name]
+        self._lanes = {name: lane for name, lane in self._lanes.items() if lane.is_active or lane.is_seen}
+        for lane in self._lanes.values():
             lane.is_seen = False
 
     def offer(self, room: int) -> list[Offer]:
@@ -213,7 +215,7 @@ class FairLanes:
             if lane.is_new and not lane.credit:
                 lane.credit = weight  # It does not wait for the end of a round.
 
-    def claimed(self, offers: Sequence[Offer], counts: Counter[tuple[int, str | None]], room: int) -> None:
+    def claimed(self, offers: Sequence[Offer], counts: Counter[LaneName], room: int) -> None:
         """Put the lanes back after a claim of up to `room` jobs that took `counts` jobs from each.
 
         Those of rate keys that are used up must be held before.
@@ -251,7 +253,7 @@ class FairLanes:
     def _weight(self, key: str | None) -> int:
         return self.weights.get((key or "").partition(LANE_SEPARATOR)[0], 1) if self.weights else 1
 
-    def in_turn(self, by_lane: Mapping[tuple[int, str | None], Sequence[T]]) -> list[T]:
+    def in_turn(self, by_lane: Mapping[LaneName, Sequence[T]]) -> list[T]:
         """The order in which claimed jobs start: by priority, then some of each lane in turn, by weight."""
         started: list[T] = []
         for priority in self._order:

@@ -16,6 +16,8 @@ import msgspec
 
 from tidemill.store.connection.url import database_of, with_database
 from tidemill.store.database import Database, DatabaseSettings
+from tidemill.store.jobs.sweeps import FIND_THROTTLED
+from tidemill.store.maintenance.work_left import COUNT_WORK, WorkLeft
 from tidemill.store.migrate import migrate
 
 CLOCK_FUNCTIONS = ("now", "transaction_timestamp", "statement_timestamp", "clock_timestamp")
@@ -35,6 +37,9 @@ GRANT SELECT ON test_clock.shift TO PUBLIC;
 SEARCH_PATH = "test_clock, pg_catalog, public"
 
 SET_CLOCK = "UPDATE test_clock.shift SET seconds = $1"
+
+#: Counts work that could go on now, and concurrency keys that jobs which are due are about to be let in by.
+WORK_LEFT = f"SELECT *, (SELECT count(*) FROM ({FIND_THROTTLED}) AS keys) AS throttled FROM ({COUNT_WORK}) AS work"
 
 #: Extends the leases of processes and of ranges of the log: their owners live in real time.
 EXTEND_LEASES = """
@@ -184,6 +189,12 @@ async def count_owned_runs(database: Database) -> int:
     """How many runs a process has."""
     rows = await database.fetch("SELECT count(*) FROM tidemill.run WHERE state = 'running' AND owner IS NOT NULL")
     return rows[0][0]
+
+
+async def count_work_left(database: Database) -> WorkLeft:
+    """What could go on now, together with jobs that maintenance is about to let in; all of it at one moment."""
+    (row,) = await database.fetch(WORK_LEFT, None)
+    return WorkLeft(row["jobs"] + row["throttled"], row["runs"], row["messages"], row["schedules"])
 
 
 async def list_jobs_of_task(database: Database, task: str) -> list[asyncpg.Record]:

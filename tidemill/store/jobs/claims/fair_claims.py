@@ -14,18 +14,15 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
-from tidemill.core.jobs.fair_lanes import FairLanes, Offer
+from tidemill.core.jobs.fair_lanes import FairLanes, LaneName, Offer
 from tidemill.core.jobs.job import ClaimedJob, Finish
 from tidemill.store.database import columns
 from tidemill.store.jobs.claims.claims import Claims, Turn, claim_statements, claimed_job
-
-_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 PAGE = 500
 LOOK_EVERY = 30.0
@@ -34,7 +31,7 @@ FIRST_SHARE, LATER_SHARE, FRONT_SHARE = 0.2, 0.03, 0.1
 _LANE_JOBS = """
     SELECT ctid FROM tidemill.job
     WHERE {lane} AND queue = $1 AND priority = lane.priority AND state = 'ready' AND due_at <= now()
-      AND (due_at, id) >= (lane.due, lane.id) AND suspicions = 0 AND task <> ALL ($8::text[])
+      AND (due_at, id) >= (coalesce(lane.due, '-infinity'), lane.id) AND suspicions = 0 AND task <> ALL ($8::text[])
     ORDER BY due_at, id LIMIT lane.room FOR UPDATE SKIP LOCKED
 """
 
@@ -130,7 +127,8 @@ _HEAD = """
 
 #: The lanes of a queue after a priority and key, and the first job of each: highest priority first.
 FIND_LANES = f"""
-SELECT p.priority, lane.fair_key, lane.due_at, lane.id, extract(epoch FROM lane.due_at - now())::float8 AS due_in
+SELECT p.priority, lane.fair_key, lane.due_at, lane.id,
+       CASE WHEN lane.due_at > now() THEN extract(epoch FROM lane.due_at - now())::float8 END AS due_in
 FROM generate_series($3::int, 0, -1) AS p(priority) CROSS JOIN LATERAL (
     WITH RECURSIVE lane AS (
         ({_HEAD.format(after="(CASE WHEN p.priority = $3 THEN $4::text ELSE '' END)")})
@@ -257,7 +255,7 @@ class FairClaims:
             [lane.key for lane, _ in offers],
             [lane.priority for lane, _ in offers],
             [min(share, room) for _, share in offers],
-            [_LONG_AGO if mark is None else mark[0] for mark in marks],
+            [None if mark is None else mark[0] for mark in marks],
             [0 if mark is None else mark[1] for mark in marks],
             list(unknown),
         ]
@@ -266,13 +264,14 @@ class FairClaims:
             await self._add_rate_keys(rate_keys)
             statements = RATED_CLAIMS
             claim += [[lane.rate_key for lane, _ in offers], rate_keys]
+        finished = sorted(finished, key=_id)  # Index entries are written fastest in their own order.
         rows, refused = await self._claims.finish_and_claim(finished, statements, *claim, self._claims.worker_id)
-        by_lane: dict[tuple[int, str | None], list[Any]] = {}
+        by_lane = defaultdict[LaneName, list[Any]](list)
         rows.sort(key=_due_and_id)
         for row in rows:
-            by_lane.setdefault((row[11], row[14]), []).append(row)
+            by_lane[_lane_name(row)].append(row)
         counts = Counter({lane: len(found) for lane, found in by_lane.items()})
-        new: set[tuple[int, str | None]] = set()
+        new: set[LaneName] = set()
         for lane, _ in offers:
             if lane.mark_round < queue.marks_round:
                 lane.mark, lane.mark_round = None, queue.marks_round
@@ -305,7 +304,7 @@ class FairClaims:
         name: str,
         queue: FairQueue,
         offers: Sequence[Offer],
-        counts: Counter[tuple[int, str | None]],
+        counts: Counter[LaneName],
         unknown: Sequence[str],
     ) -> None:
         """Hold the lanes that have given less than they were asked for because of their rates."""
@@ -343,7 +342,7 @@ class FairClaims:
         now = time.monotonic()
         due: list[Any] = []
         for row in rows:
-            if row["due_in"] > 0:
+            if row["due_in"] is not None:
                 lanes.wake_at(row["priority"], row["fair_key"], now + row["due_in"])
             else:
                 due.append(row)
@@ -368,7 +367,9 @@ class FairClaims:
         return queue
 
 
+_id = attrgetter("id")
 _due_and_id = itemgetter(12, 0)
+_lane_name = itemgetter(11, 14)
 
 
 def _scan_at(queue: FairQueue) -> float:
