@@ -75,6 +75,9 @@ class Resumed(msgspec.Struct, frozen=True, tag="resumed"):
     """The rules of the program from here on."""
     afresh: bool = False
     """The work that was in progress is a failed attempt, and the next tick that resumes the run starts another one."""
+    forked: bool = False
+    """The run is a copy: the jobs and child runs of its work are those of the other run, and the next tick that resumes
+    it starts that work again."""
 
 
 class Migrated(msgspec.Struct, frozen=True, tag="migrated"):

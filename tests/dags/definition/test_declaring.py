@@ -202,7 +202,9 @@ def test_a_name_of_a_dag_is_printable() -> None:
             "node 'a': this value cannot be stored as JSON: a object has no JSON form",
         ),
         (lambda: node("a", "t", budget="soon"), "node 'a': budget: 'soon' is not a length of time"),
-        (lambda: node("a", "t", retry=0), "retry max_attempts: 0 is not a whole number from 1 to 32767"),
+        (lambda: node("a", "t", retry={"tries": 3}), "node 'a': this is not a retry policy: got an unexpected keyword"),
+        (lambda: node("a", "t", retry={"backoff": "ten"}), "node 'a': retry backoff: 'ten' is not a length of time"),
+        (lambda: node("a", "t", retry=0), "node 'a': retry max_attempts: 0 is not a whole number from 1 to 32767"),
         (lambda: node("a", "t", on_failure="explode"), "node 'a': Invalid enum value 'explode' - at `$.on_failure`"),  # pyright: ignore[reportArgumentType]
         (lambda: sub_dag("a", {}), "node 'a': dag is a dict, not a Dag"),  # pyright: ignore[reportArgumentType]
     ],

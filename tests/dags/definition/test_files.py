@@ -76,6 +76,10 @@ def test_a_json_file_says_the_same_as_python() -> None:
     assert dag.nodes[1] == node("load", "etl.load", args={"rows": ref("extract.rows")}, deps=["extract"])
 
 
+def test_python_takes_a_retry_policy_as_files_do() -> None:
+    assert node("a", "t", retry={"backoff": "10s"}) == node("a", "t", retry=retry(backoff="10s"))
+
+
 def test_what_a_dag_writes_as_json_is_a_file_that_can_be_read() -> None:
     dag = whole()
     assert parse_dag(dag.to_json().decode(), file="whole.json") == dag

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
+from tests.support.roles import running_worker
 from tests.support.rows import value
 from tests.support.waiting import eventually
 from tidemill import App
+from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.flows import Context, Event, HumanResponseEvent, InputRequiredEvent, StartEvent, StopEvent, Workflow, step
 from tidemill.flows.runner.restore import replay_ticks
@@ -84,6 +89,84 @@ async def test_a_fork_from_any_tick_leaves_memory_and_goes_on_when_it_is_answere
             await eventually(lambda fork=fork, at=at: value(database, rests, fork.id, at))
             await fork.send_event(HumanResponseEvent(word="no"))
             assert await fork.result(timeout=120) == [1, 2, "no"], at
+
+
+class Chapter(Workflow):
+    """The child of a run: it ends when it is told to."""
+
+    @step
+    async def write(self, ctx: Context, ev: StartEvent) -> StopEvent:
+        return StopEvent(result=(await ctx.wait_for_event(HumanResponseEvent)).word)
+
+
+class Book(Workflow):
+    """Waits for two children at the same time, and then for another."""
+
+    @step
+    async def write(self, ctx: Context, ev: StartEvent) -> StopEvent:
+        both = await ctx.gather(ctx.child(Chapter, n=1), ctx.child(Chapter, n=2))
+        return StopEvent(result=[*both, await ctx.child(Chapter, n=3)])
+
+
+async def write_chapters(app: App, database: Database, book: RunHandle) -> Any:
+    """Answer the children of a run one after the other, and return its result."""
+    written = 0
+    while await book.state() == "running":
+        rows = await database.fetch("SELECT id, input FROM tidemill.run WHERE parent = $1 ORDER BY id", book.id)
+        for row in rows[written:]:
+            written += 1
+            n = decode(row["input"])["value"]["n"]
+            await (await app.runs.get(row["id"])).send_event(HumanResponseEvent(word=f"{n} of r{book.id}"))
+        await asyncio.sleep(0.02)
+    return await book.result(timeout=120)
+
+
+async def test_a_fork_has_children_of_its_own_and_the_results_of_those_that_had_ended(
+    app: App, database: Database
+) -> None:
+    for each in (Book, Chapter):
+        app.workflow(each)
+    async with app.running():
+        run = await app.start(Book)
+        assert await write_chapters(app, database, run) == [f"{n} of r{run.id}" for n in (1, 2, 3)]
+        ticks = [decode(row["data"]) for row in await read_ticks(database, run.id)]
+        for at in range(1, len(ticks)):
+            ended = {result_of_child(each) for each in ticks[:at]}
+            fork = await app.runs.fork(run, at=at)
+            own = [f"{n} of r{run.id}" for n in (1, 2, 3)]
+            expected = [each if each in ended else f"{each[0]} of r{fork.id}" for each in own]
+            async with asyncio.timeout(60):
+                assert await write_chapters(app, database, fork) == expected, at
+
+
+def result_of_child(tick: dict[str, Any]) -> Any:
+    """The result of the child whose end a tick is."""
+    is_end = tick["kind"] == "received" and tick["event"]["type"].endswith("ChildEnded")
+    return tick["event"]["value"]["result"]["$event"]["value"]["result"] if is_end else None
+
+
+class Placed(Workflow):
+    """A step on a queue that waits, between two others."""
+
+    @step
+    async def begin(self, ev: StartEvent) -> Doubled:
+        return Doubled(n=ev.n * 2)
+
+    @step(queue="elsewhere")
+    async def ask(self, ctx: Context, ev: Doubled) -> StopEvent:
+        await ctx.store.set("asked", ev.n)
+        await ctx.sleep(0.01)
+        return StopEvent(result=[await ctx.store.get("asked"), ev.n])
+
+
+async def test_a_fork_puts_steps_on_their_queues_again(app: App, database: Database) -> None:
+    app.workflow(Placed)
+    async with app.running(), running_worker(app, ["elsewhere"]):
+        run = await app.start(Placed, n=1)
+        assert await run.result(timeout=120) == [2, 2]
+        for at in range(1, len(await read_ticks(database, run.id))):
+            fork = await app.runs.fork(run, at=at)
+            assert await fork.result(timeout=60) == [2, 2], at
 
 
 async def test_a_fork_may_begin_with_another_event(asking: App, database: Database) -> None:

@@ -32,9 +32,8 @@ from tidemill.core.encoding.located_json import Lines, line_of
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.core.expressions.paths import Path, kind_of
 from tidemill.core.expressions.refs import RefResolver, Refs
-from tidemill.core.retry import retry
 from tidemill.dags.definition.check import check_dag, find_problems
-from tidemill.dags.definition.model import Dag, InputNode, Node, SubDag, TaskNode
+from tidemill.dags.definition.model import Dag, InputNode, Node, SubDag, TaskNode, read_retry
 from tidemill.dags.errors import DagError
 
 Reader = Callable[[str], Any]
@@ -174,7 +173,7 @@ def _node(data: Any, place: Path, open_file: Reader) -> Node:
         if fields.get(name) is not None:
             fields[name] = _at_place(lambda name=name: parse_duration(fields[name], what=name), (*place, name))
     if fields.get("retry") is not None:
-        fields["retry"] = _retry(fields["retry"], (*place, "retry"))
+        fields["retry"] = msgspec.to_builtins(_at_place(lambda: read_retry(fields["retry"]), (*place, "retry")))
     if kind is not SubDag:
         return _converted(fields, kind, place)
     inner = fields["dag"]
@@ -182,17 +181,6 @@ def _node(data: Any, place: Path, open_file: Reader) -> Node:
     made = dag or _dag(inner, (*place, "dag"), open_file)
     stand_in = {"name": "stand_in", "nodes": [{"kind": "task", "name": "stand_in", "task": "stand_in"}]}
     return msgspec.structs.replace(_converted({**fields, "dag": stand_in}, SubDag, place), dag=made)
-
-
-def _retry(data: Any, place: Path) -> Any:
-    if isinstance(data, int):
-        return msgspec.to_builtins(_at_place(lambda: retry(data), place))
-    if not isinstance(data, dict):
-        raise DagError(place, f"a retry policy must be an object or a number of attempts, but this is {kind_of(data)}")
-    try:
-        return msgspec.to_builtins(_at_place(lambda: retry(**data), place))
-    except TypeError as error:
-        raise DagError(place, f"this is not a retry policy: {str(error).removeprefix('retry() ')}") from error
 
 
 def _at_place(make: Callable[[], Any], place: Path) -> Any:

@@ -15,7 +15,7 @@ of the run, and `item` and `index` are the current item in a node with `map`. A 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import msgspec
@@ -24,6 +24,7 @@ from typing_extensions import TypeVar
 from tidemill.core.codec import decode, encode
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError, PayloadError
+from tidemill.core.expressions.paths import kind_of
 from tidemill.core.retry import RetryPolicy, retry as retry_policy
 
 OnFailure = Literal["fail_run", "continue"]
@@ -145,7 +146,7 @@ def node(
     budget: Duration | None = None,
     stall: Duration | None = None,
     required_model: str | None = None,
-    retry: RetryPolicy | int | None = None,
+    retry: RetryPolicy | int | Mapping[str, Any] | None = None,
     skip_if: Any = None,
     skip_with: SkipWith = "all",
     on_failure: OnFailure = "fail_run",
@@ -174,7 +175,7 @@ def node(
         budget=_seconds(budget, name, "budget"),
         stall=_seconds(stall, name, "stall"),
         required_model=required_model,
-        retry=retry_policy(retry) if isinstance(retry, int) else retry,
+        retry=None if retry is None else _named(name, lambda: read_retry(retry)),
         skip_if=skip_if,
         skip_with=skip_with,
         on_failure=on_failure,
@@ -264,6 +265,28 @@ def _made(kind: Any, name: str, **fields: Any) -> Any:
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
+        raise ConfigError(f"node {name!r}: {error}") from error
+
+
+def read_retry(given: Any) -> RetryPolicy:
+    """Convert a number of attempts, or the fields of a retry policy, to a policy."""
+    if isinstance(given, RetryPolicy):
+        return given
+    if isinstance(given, int):
+        return retry_policy(given)
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"a retry policy must be an object or a number of attempts, but this is {kind_of(given)}")
+    try:
+        return retry_policy(**given)
+    except TypeError as error:
+        raise ConfigError(f"this is not a retry policy: {str(error).removeprefix('retry() ')}") from error
+
+
+def _named(name: str, make: Callable[[], Any]) -> Any:
+    """Call a function, and name the node in its `ConfigError`."""
+    try:
+        return make()
+    except ConfigError as error:
         raise ConfigError(f"node {name!r}: {error}") from error
 
 

@@ -57,6 +57,7 @@ class TickRecord(msgspec.Struct, omit_defaults=True, gc=False):
     queued: bool = False
     rules: int = 1
     afresh: bool = False
+    forked: bool = False
     version: str = ""
     before: str = ""
     state: msgspec.Raw = msgspec.Raw()
@@ -92,7 +93,8 @@ def record_of(tick: Tick, store: Any = NO_STATE) -> TickRecord:
     if isinstance(tick, Migrated):
         state = msgspec.Raw(tick.state)
         return TickRecord("migrated", tick.at, version=tick.version, before=tick.before, state=state)
-    return TickRecord("resumed", tick.at, queued=tick.queued, rules=tick.rules, afresh=tick.afresh)
+    how = {"queued": tick.queued, "rules": tick.rules, "afresh": tick.afresh, "forked": tick.forked}
+    return TickRecord("resumed", tick.at, **how)
 
 
 def record_of_end(at: float, work: int, ended: Ended) -> TickRecord:
@@ -160,7 +162,7 @@ def tick_of(record: TickRecord) -> Tick:
         case "migrated":
             return Migrated(record.at, record.version, bytes(record.state), record.before)
         case "resumed":
-            return Resumed(record.at, record.queued, record.rules, record.afresh)
+            return Resumed(record.at, record.queued, record.rules, record.afresh, record.forked)
     raise PayloadError(f"unknown kind of tick {record.kind!r}: it may have been written by a newer version of Tidemill")
 
 

@@ -55,7 +55,7 @@ from tidemill.flows.reducer.step_ticks import (
     Wrote,
 )
 from tidemill.flows.reducer.suspension import ask, keep_record, suspend
-from tidemill.flows.reducer.waits import continue_step, number_waits, once_question, withdraw
+from tidemill.flows.reducer.waits import continue_step, number_waits, once_question, restart_copied, withdraw
 
 COMPENSATE = "compensate "
 """The prefix of the names of side effects that register a compensation."""
@@ -241,6 +241,10 @@ class FlowProgram:
                 if work.slot >= 0 and work.record:
                     forget_attempt(state, work)
                     work.attempt, work.restarted = work.attempt + 1, True
+            return
+        if tick.forked:
+            for work in active:
+                restart_copied(state, work, out)
             return
         again = [work for work in active if not tick.queued or work.queue is None or work.restarted]
         undo(state, *again)

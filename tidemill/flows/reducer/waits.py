@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tidemill.core.ticks import Answer, Command, SetTimer
+from tidemill.flows.definition.events import ChildEnded
 from tidemill.flows.reducer.attempts import begin_attempt, leave_queue, occupy, reply, run_work, stop_waiting
 from tidemill.flows.reducer.mailbox import meets
 from tidemill.flows.reducer.state.flow_state import FlowState, Wait, Work
@@ -75,6 +76,20 @@ def continue_step(program: FlowProgram, state: FlowState, work: Work, question: 
         else:
             step.queue.insert(step.woken, work)
             step.woken += 1
+
+
+def restart_copied(state: FlowState, work: Work, out: list[Command]) -> None:
+    """Let work of a copied run start again, with children of its own: those that have not ended report to the other."""
+    children = [question for question, wait in work.waiting.items() if wait.kind is ChildEnded]
+    for question in children:
+        stop_waiting(state, work, question, out)
+    if children:
+        occupy(state, work)
+    is_over = {*work.answers, *work.given_up}
+    work.record = tuple(
+        each for each in work.record if each.kind != "child" or each.result in is_over or each.error is not None
+    )
+    work.restarted = work.slot >= 0
 
 
 def number_waits(state: FlowState, work: Work, out: list[Command]) -> None:

@@ -12,12 +12,14 @@ import time
 import msgspec
 
 from tidemill.core.errors import ConfigError, PayloadError
+from tidemill.core.ticks import Resumed
 from tidemill.engine.runs.durable_run import NOTHING_BEGUN
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import Event
 from tidemill.flows.definition.workflow import AnyWorkflow
 from tidemill.flows.encoding.events import encode_event
 from tidemill.flows.encoding.journal import encode_record, encode_tick, read_record
+from tidemill.flows.reducer.reducer import RULES
 from tidemill.flows.runner.restore import migrate_to, replay_ticks
 from tidemill.store.runs.runs import fork_run, read_ticks, show_run
 from tidemill.store.runs.versions import flow_definitions
@@ -57,6 +59,7 @@ async def fork(
         raise ConfigError(f"run r{source} cannot be forked from tick {at}: {error}") from error
     if migrated is not None:
         more.append(encode_tick(migrated))
+    more.append(encode_tick(Resumed(time.time(), queued=True, rules=RULES, forked=True)))
     return await fork_run(
         tx,
         source,

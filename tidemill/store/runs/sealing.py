@@ -16,7 +16,7 @@ from tidemill.store.runs.run_turn import JobChain, JobRow, RunTurn
 #: The members of ticks that are no payloads. What a step has done once is found by its name: only its result is sealed.
 _OPEN = frozenset({
     "kind", "at", "work", "target", "token", "listed", "retry_in", "timer", "reason", "queued", "rules", "afresh",
-    "version", "before", "begun",
+    "forked", "version", "before", "begun",
 })  # fmt: skip
 _DONE_ONCE = b'"note":{"kind":"did"'
 
