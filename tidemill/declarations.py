@@ -21,7 +21,7 @@ from tidemill.engine.application.connections import Connections
 from tidemill.engine.application.hooks import Hooks, ResolvingTasks
 from tidemill.engine.application.lifespan import Lifespan
 from tidemill.engine.application.middleware import surrounded
-from tidemill.engine.jobs.origin import current_work, origin_here
+from tidemill.engine.jobs.origin import origin_of_code
 from tidemill.engine.jobs.task import Periodic, Task, require_task
 from tidemill.engine.jobs.webhook import UNSIGNED, webhook_task
 from tidemill.engine.models.spec import ModelSpec, read_specs
@@ -283,8 +283,7 @@ class Declarations:
 
     def origin(self) -> Origin:
         """Why something that is started here exists."""
-        job = find_current_job()
-        return origin_here(current_work() or f"app {self.name}", parent=None if job is None else job.id)
+        return origin_of_code(f"app {self.name}")
 
     def _workflow_folder(self) -> str | None:
         return self.settings.workflow_folder

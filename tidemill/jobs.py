@@ -334,6 +334,8 @@ def periodic_of(
     if unknown := options.keys() - ScheduleOptions.__annotations__.keys():
         known = ScheduleOptions.__annotations__
         hint = did_you_mean(min(unknown), known) or f"; its options are cron, every, {', '.join(sorted(known))}"
+        if declared.runs.is_startable(what):
+            hint += f"; the input of a run is one value: app.schedule({name!r}, ..., {{{min(unknown)!r}: ...}}, ...)"
         raise ConfigError(f"schedule has no option {min(unknown)!r}{hint}")
     times: Any = {"cron": cron, "every": every, "timezone": "UTC", "catchup": "one", "jitter": 0, **options}
     if not declared.runs.is_startable(what):

@@ -159,12 +159,12 @@ def test_everything_that_is_wrong_with_a_file_is_said_with_its_line(folder: Path
     ]
     problems = json.loads(run(folder, "dag", "check", "bad.yaml", "--json").stdout)["problems"]
     assert [problem["line"] for problem in problems] == [3, 4, 5, 6]
-    assert ok(folder, "dag", "check", "gated.yaml", "--app", "app.py") == "gated.yaml: dag gated can work: 6 nodes\n"
+    assert ok(folder, "dag", "check", "gated.yaml", "--app", "app.py") == "gated.yaml: dag gated is valid: 6 nodes\n"
 
 
 def test_a_task_that_the_application_does_not_know_is_found_before_the_run(folder: Path) -> None:
     (folder / "typo.yaml").write_text(FILE.replace("task: etl.until", "task: etl.untill"))
-    assert ok(folder, "dag", "check", "typo.yaml").endswith("can work: 6 nodes\n")
+    assert ok(folder, "dag", "check", "typo.yaml").endswith("is valid: 6 nodes\n")
     done = run(folder, "dag", "check", "typo.yaml", "--app", "app.py")
     assert done.returncode == 1
     where, told = done.stderr.strip().split(": node 'gate': ")
@@ -302,7 +302,7 @@ def test_a_run_is_shown_as_it_was_after_a_tick(folder: Path) -> None:
     assert (then["state"], nodes(then)["extract"], nodes(then)["approve"]) == ("running", "running", "pending")
     page = ok(folder, "run", id, "--at", "2")
     assert re.search(r"├─ approve +waiting", page)
-    assert "now it is succeeded." in page
+    assert "now its state is succeeded." in page
 
 
 def test_the_tree_is_kept_true_on_a_terminal(folder: Path) -> None:

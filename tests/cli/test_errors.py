@@ -100,6 +100,12 @@ USAGE: list[tuple[list[str], str]] = [
         ["start", "app.py", "Publish", "{}"],
         "'{}' is one argument too many; the application is an option of this command: --app app.py",
     ),
+    (
+        ["enqueue", "greet", "{}", "--app", "app.py"],
+        "the application comes first here: `tidemill enqueue app.py ...`; see `tidemill enqueue --help`",
+    ),
+    (["stream", "run", "--app", "app.py"], "the application comes first here: `tidemill stream run app.py ...`"),
+    (["jobs", "--app", "app.py"], "leave out --app here; see `tidemill jobs --help`"),
     (["workers", "pause", "*"], "QUEUE"),
     (["workers", "pasue", "*", "mail"], "'pasue'"),
     (["db", "downgrade"], "--to"),

@@ -118,7 +118,7 @@ def living(folder: Path) -> list[dict[str, Any]]:
 def test_a_paused_queue_waits_until_it_is_resumed(folder: Path, up: Process) -> None:
     assert living(folder)
     seen = len(up.lines)
-    assert "1 worker concerned" in ok(folder, "workers", "pause", "*", "mail")
+    assert "1 worker takes from it" in ok(folder, "workers", "pause", "*", "mail")
     up.line("operator control", after=seen)
     number = ok(folder, "enqueue", "app.py", "send_receipt", '{"order_id": 8}').strip()
     job = listing(folder, "job", number)
@@ -181,6 +181,19 @@ def test_a_queue_is_limited_and_set_free(folder: Path, up: Process) -> None:
     assert next(row["rate"] for row in listing(folder, "queues") if row["name"] == "fetch") == 0.5
     ok(folder, "queues", "limit", "fetch", "none")
     assert next(row["rate"] for row in listing(folder, "queues") if row["name"] == "fetch") is None
+
+
+def test_the_keys_of_a_queue_are_limited_with_a_burst(folder: Path, up: Process) -> None:
+    limited = ok(folder, "queues", "limit", "fetch", "30/m", "--per-key", "--burst", "5")
+    assert limited == "queue fetch: at most 30/m for each rate key\n"
+    assert ok(folder, "queues", "limit", "fetch", "none", "--per-key") == "queue fetch: no limit for each rate key\n"
+
+
+def test_a_token_for_one_application_is_for_no_other(folder: Path, up: Process) -> None:
+    made = run(folder, "token", "create", "ci", "--role", "operator", "--application", "shop")
+    assert "role operator of shop" in made.stderr
+    assert [row["application"] for row in listing(folder, "token", "list") if row["name"] == "ci"] == ["shop"]
+    assert "has no application 'shoop'" in run(folder, "token", "create", "x", "--application", "shoop").stderr
 
 
 def test_the_database_has_a_shell(folder: Path, up: Process) -> None:

@@ -144,10 +144,16 @@ def test_jobs_are_enqueued_cancelled_and_retried_under_the_name_of_a_token(mill:
     ).items()
 
 
+def test_a_token_for_one_application_is_made_through_a_server(mill: Mill) -> None:
+    made = mill.there("token", "create", "ci", "--application", "test")
+    assert "role viewer of test" in made.stderr
+    assert {row["application"] for row in mill.told("token", "list") if row["name"] == "ci"} == {"test"}
+
+
 def test_workers_queues_and_schedules_are_told_what_to_do(mill: Mill) -> None:
-    assert "slow: pause (was run); 1 worker concerned now" in mill.there("workers", "pause", "*", "slow").stdout
+    assert "*/slow: paused, was running; 1 worker takes from it" in mill.there("workers", "pause", "*", "slow").stdout
     assert "*/slow=pause" in mill.there("workers").stdout
-    assert "runs again (was pause)" in mill.there("workers", "resume", "*", "slow").stdout
+    assert "runs again, was paused" in mill.there("workers", "resume", "*", "slow").stdout
     assert "nothing was paused" in mill.there("workers", "resume", "*", "slow").stdout
     assert mill.there("queues", "limit", "slow", "30/m").stdout == "queue slow: at most 30/m\n"
     assert next(row["rate"] for row in mill.told("queues") if row["name"] == "slow") == 0.5

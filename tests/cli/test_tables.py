@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 from rich.console import Console, RenderableType
 
 from tidemill.cli.jobs.queues import queues_table
-from tidemill.cli.run.live_footer import draw_footer, empty_queue
+from tidemill.cli.render import table
+from tidemill.cli.run.live_footer import child_line, draw_footer, empty_queue
 from tidemill.cli.runs.list import runs_table
 from tidemill.ops.jobs.queues import QueueLine
 from tidemill.ops.runs.runs import RunLine
@@ -57,6 +58,54 @@ def test_heads_and_figures_of_queues_are_whole() -> None:
         "limit",
     ]
     assert told.split() == ["pipelines", "12", "3", "0", "10", "52,708", "781", "42s", "4", "5/s"]
+
+
+def stacked(shown: RenderableType) -> list[list[str]]:
+    """The words of the heads of the tables, one below the other, that a wide table becomes."""
+    said = lines(shown)
+    return [said[number - 1].split() for number, line in enumerate(said) if set(line.strip()) == {"─"}]
+
+
+def test_a_table_leaves_out_empty_columns_where_it_is_too_wide() -> None:
+    made = table("source", *(f"number {n}" for n in range(12)), numbers=[f"number {n}" for n in range(12)])
+    made.add_row("positions", "1", "0", *["12,345"] * 2, *["", "0"] * 4)
+    (head,) = stacked(made)
+    assert " ".join(head) == "source number 0 number 2 number 3"
+
+
+def test_a_table_that_is_too_wide_continues_below_with_its_first_column() -> None:
+    made = table("source", *(f"number {n}" for n in range(12)), numbers=[f"number {n}" for n in range(12)])
+    made.add_row("positions", *["12,345"] * 12)
+    heads = stacked(made)
+    assert [head[0] for head in heads] == ["source", "source"]
+    assert [word for head in heads for word in head if word.isdigit()] == [str(n) for n in range(12)]
+    assert " ".join(lines(made)).count("12,345") == 12
+    assert "…" not in " ".join(lines(made))
+
+
+def test_a_table_cuts_long_texts_before_it_continues_below() -> None:
+    made = table("name", "path", "size", numbers=("size",), wide="path")
+    made.add_row("n" * 30, "p" * 90, "12,345")
+    (head,) = stacked(made)
+    assert head == ["name", "path", "size"]
+    assert "12,345" in lines(made)[2]
+
+
+def test_log_lines_break_between_words_and_keep_the_name_of_their_process_apart() -> None:
+    line = "22:09:34 [warning  ] job will be retried      attempt=1 job=2 task=send why='ada is not an address'"
+    said = lines(child_line("jobs", line, wide=6, width=80))
+    assert said == [
+        "jobs   │ 22:09:34 [warning  ] job will be retried      attempt=1 job=2 task=send",
+        "       │   why='ada is not an address'",
+    ]
+
+
+def test_a_link_in_a_log_line_is_never_broken() -> None:
+    link = "open http://127.0.0.1:7433/#token=" + "t" * 60
+    console = Console(file=io.StringIO(), width=80)
+    with console.capture() as captured:
+        console.print(child_line("server", link, wide=6, width=80), soft_wrap=True)
+    assert captured.get() == f"server │ {link}\n"
 
 
 def test_jobs_that_no_worker_knows_are_not_counted_as_throttled() -> None:

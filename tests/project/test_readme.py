@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from cyclopts.exceptions import CycloptsError
+from cyclopts.exceptions import CoercionError, CycloptsError, MissingArgumentError
 
 from tests.support.cli import Process, environment, ok, wait_for
 from tests.support.guide import blocks_of, program_of
@@ -91,6 +91,13 @@ def commands_of(text: str) -> list[list[str]]:
     return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("tidemill ")]
 
 
+def mentioned_commands(text: str) -> list[list[str]]:
+    """Commands within sentences and tables, and those that are shown with their output."""
+    shown = re.findall(r"^\$ tidemill (.*)$", text.replace("\\\n", " "), re.MULTILINE)
+    inline = re.findall(r"`tidemill ([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    return [shlex.split(re.sub(r"[|;>].*", "", line), comments=True) for line in (*shown, *inline)]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_in_a_guide_is_one_that_can_be_given(page: Path) -> None:
     cli = build(whole=True)
@@ -101,6 +108,20 @@ def test_every_command_in_a_guide_is_one_that_can_be_given(page: Path) -> None:
             inspect.signature(command).bind(*bound.args, **bound.kwargs)
         except (CycloptsError, TypeError) as error:
             wrong.append(f"{shlex.join(words)}: {error}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_every_command_that_a_guide_mentions_exists_with_its_options(page: Path) -> None:
+    """It may be mentioned without its arguments; the changelog names commands of the past."""
+    cli = build(whole=True)
+    wrong: list[str] = []
+    for words in mentioned_commands(page.read_text()):
+        with contextlib.suppress(MissingArgumentError, CoercionError):
+            _, _, left = cli.parse_known_args(words)[:3]
+            wrong += [f"{shlex.join(words)}: {left}"] if left else []
     assert wrong == []
 
 

@@ -7,6 +7,7 @@ def jobs(args: ListJobs, *, json: Json = False, place: ServerOptions = ANYWHERE)
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -117,6 +118,8 @@ def options_of(
         if only_positional:
             left |= {*arguments.__struct_fields__} - {*positional}
         fields = {each.name: each for each in msgspec.structs.fields(arguments) if each.name not in left}
+        if shared := fields.keys() & _names_of_groups(own):
+            raise TypeError(f"{command.__name__}: {min(shared)} is an option of the connection already")
         missing = {each.name: None for each in msgspec.structs.fields(arguments) if each.required}
         placed = [_parameter(fields[name], inspect.Parameter.POSITIONAL_ONLY, ids) for name in positional]
         named = [
@@ -152,6 +155,12 @@ def with_parameters(run: Command, command: Command, parameters: Iterable[inspect
     run.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess] - cyclopts reads it
     run.__annotations__ = {each.name: each.annotation for each in given}
     return run
+
+
+def _names_of_groups(parameters: Iterable[inspect.Parameter]) -> set[str]:
+    """The options that parameters such as `place` stand for."""
+    groups = [each.annotation for each in parameters if dataclasses.is_dataclass(each.annotation)]
+    return {field.name for group in groups for field in dataclasses.fields(group)}
 
 
 def _parameter(field: msgspec.structs.FieldInfo, kind: Any, ids: Mapping[str, str]) -> inspect.Parameter:

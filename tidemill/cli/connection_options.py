@@ -134,8 +134,21 @@ class ServerOptions(ConnectionOptions):
         return HttpClient(self.server_url or "", token, plain_http=self.plain_http)
 
 
+@Parameter(name="*", group=_DATABASE)
+@dataclass(frozen=True)
+class TokenOptions(ServerOptions):
+    """Options of a command for which --application also says what a token is for: a server takes it, too."""
+
+    application: Annotated[str | None, Parameter(help="The only application that it is for; by default all.")] = None
+
+    def given(self) -> dict[str, str]:
+        given = super().given()
+        return {} if given.keys() == {"application"} and (self.server or os.environ.get(SERVER)) else given
+
+
 HERE = ConnectionOptions()
 ANYWHERE = ServerOptions()
+ALL_APPLICATIONS = TokenOptions()
 
 
 def operator() -> str:

@@ -46,7 +46,7 @@ def explain(
     json: Json = False,
     place: ServerOptions = ANYWHERE,
 ) -> None:
-    """Explain anything: a job (7), a run (r7), a node (r7/NODE), a state of a pipeline, an alert (a7), a trigger."""
+    """Explain anything: a job (7), a run (r7), a node (r7/NODE), a schedule, a state of a pipeline, an alert (a7)."""
     if (id is None) == (why_not is None):
         raise ConfigError("say what to explain: an ID, or --why-not TRIGGER ENTITY")
     work = place if app is None else PipelineWork(app, None, place, needs_pipelines=False)

@@ -6,20 +6,25 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.padding import Padding
 from rich.segment import Segment
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from tidemill.core.printable import on_one_line, printable, printable_json
 
 PIPE_WIDTH = 160
 WIDEST = 32  # a cell of an ordinary column
+SHORTEST = 12  # what is left of a text that is cut
+PADDING = 1  # behind each cell
 
 STATE_STYLES = {
     "ready": "",
@@ -48,10 +53,70 @@ class SafeConsole(Console):
 
 
 class LineTable(Table):
-    """A table whose texts take one line each, whatever characters they have."""
+    """A table whose texts take one line each, whatever characters they have.
+
+    Where it is wider than the terminal, empty columns are left out, then long texts are cut, then columns of zeros are
+    left out, and then the last columns follow below, behind the first one. Heads and figures are never cut.
+    """
 
     def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
         super().add_row(*map(_one_line, cells), **options)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[Any]:
+        for part in self._parts(console, options):
+            yield from Table.__rich_console__(part, console, options)
+
+    def _parts(self, console: Console, options: ConsoleOptions) -> Iterable[Table]:
+        wanted = [self._measure_column(console, options, column).maximum for column in self.columns]
+        if self._room(wanted) <= options.max_width:
+            return [self]
+        least = [width if number == 0 else _least(self.columns[number], width) for number, width in enumerate(wanted)]
+        kept = self._columns_with_more_than("")
+        if self._room(least[number] for number in kept) > options.max_width:
+            kept = self._columns_with_more_than("", "0")
+        groups = [[0]]
+        for number in kept[1:]:
+            if len(groups[-1]) > 1 and self._room(least[each] for each in (*groups[-1], number)) > options.max_width:
+                groups.append([0])
+            groups[-1].append(number)
+        return [self._part(group, wanted, least, options.max_width) for group in groups]
+
+    def _columns_with_more_than(self, *nothing: str) -> list[int]:
+        """The first column, and those that have something else in a row."""
+        others = range(1, len(self.columns))
+        return [
+            0,
+            *(number for number in others if any(str(cell) not in nothing for cell in self.columns[number].cells)),
+        ]
+
+    def _part(self, group: Sequence[int], wanted: Sequence[int], least: Sequence[int], most: int) -> Table:
+        """The table with only these columns, the longest texts cut as far as it takes."""
+        widths = {number: wanted[number] for number in group}
+        wide = [number for number in group if self.columns[number].ratio]
+        while self._room(widths.values()) > most:
+            longer = [number for number in group if widths[number] > least[number]]
+            if not longer:
+                break
+            longest = max(longer, key=lambda number: (number in wide, widths[number]))
+            widths[longest] -= 1
+        part = copy(self)
+        part.columns = [replace(self.columns[number], _index=place) for place, number in enumerate(group)]
+        part.expand = bool(wide)
+        for column, number in zip(part.columns, group, strict=True):
+            if not column.ratio and widths[number] < wanted[number]:
+                column.width = widths[number] - PADDING
+        return part
+
+    def _room(self, widths: Iterable[int]) -> int:
+        each = [*widths]
+        return sum(each) + len(each) - 1
+
+
+def _least(column: Column, width: int) -> int:
+    """How narrow a column may become: figures stay whole, and so does what they are."""
+    if column.justify == "right":
+        return width
+    return min(width, max(len(str(column.header)), SHORTEST) + PADDING)
 
 
 def _one_line(cell: RenderableType | None) -> RenderableType | None:
@@ -70,6 +135,16 @@ def out() -> Console:
 def terminal(width: int | None = None) -> Console:
     """A console on standard output, as wide as the terminal if no width is given."""
     return SafeConsole(file=sys.stdout, width=width, highlight=False, emoji=False, markup=False)
+
+
+def facts_grid(facts: Iterable[tuple[str, str]], *, style: str = "dim") -> Padding:
+    """Facts below a heading, one a line: what does not fit goes on below itself."""
+    made = Table.grid(padding=(0, 2, 0, 0))
+    made.add_column(style=style, no_wrap=True)
+    made.add_column(overflow="fold")
+    for name, value in facts:
+        made.add_row(name, value)
+    return Padding(made, (0, 0, 0, 2), expand=False)
 
 
 def indented(sentence: str) -> str:
@@ -107,7 +182,7 @@ def table(*columns: str, numbers: Sequence[str] = (), wide: str | None = None) -
     """An open table whose cells are cut, never wrapped; `wide` gets what room is left."""
     made = LineTable(
         box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
+        padding=(0, PADDING, 0, 0),
         pad_edge=False,
         show_edge=False,
         header_style="bold",

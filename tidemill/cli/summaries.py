@@ -30,7 +30,7 @@ SUMMARIES = {
     "pipeline": "Pipelines: what must exist, what is missing or out of date, and why.",
     "workflow": "Workflow files: check them as the editor does; list, disable and enable workflows.",
     "stream": "Run streams, show and change them, replay dead letters.",
-    "explain": "Explain anything: a job (7), a run (r7), a node (r7/NODE), a state of a pipeline, an alert (a7), a trigger.",
+    "explain": "Explain anything: a job (7), a run (r7), a node (r7/NODE), a schedule, a state of a pipeline, an alert (a7).",
     "top": "Watch hosts, workers, queues and runs live; q or Ctrl-C leaves.",
     "workers": "List workers; pause, drain, stop or resume them.",
     "queues": "Count what is in each queue; limit how fast its jobs start.",

@@ -30,7 +30,7 @@ def explain_job(job: Job) -> list[str]:
 def explain_run(row: Mapping[str, Any], holders: Sequence[int] = (), rate: Mapping[str, Any] | None = None) -> str:
     """The state of a flow's run in a sentence: `holders` are the runs with the slots that it may wait for."""
     if row["state"] not in ("running", "needs_attention"):
-        return str(row["note"] or f"It has ended: {row['state']}.")
+        return explain_run_end(row)
     if row["state"] == "needs_attention":
         return str(row["note"])
     if row["owner"] is not None:
@@ -46,6 +46,20 @@ def explain_run(row: Mapping[str, Any], holders: Sequence[int] = (), rate: Mappi
     if row["awake"]:
         return _NO_RUN_WORKER
     return "It waits for an event or a timer."
+
+
+def explain_run_start(origin: Mapping[str, Any] | None) -> list[str]:
+    """Who started a run, or which schedule."""
+    return [] if not origin else [explain_origin({"origin": origin}).replace("Enqueued", "Started", 1)]
+
+
+def explain_run_end(row: Mapping[str, Any]) -> str:
+    """How a run has ended."""
+    if row["note"]:
+        return str(row["note"])
+    ended = {"succeeded": "It succeeded", "failed": "It failed", "cancelled": "It was cancelled"}
+    took = (row["ended_at"] - row["created_at"]).total_seconds()
+    return f"{ended.get(row['state'], 'It has ended: ' + row['state'])} after {format_duration(took)}."
 
 
 def explain_input(row: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ import msgspec
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
-from tidemill.core.limits.memory_size import parse_memory
+from tidemill.core.limits.memory_size import format_memory, parse_memory
 from tidemill.core.limits.size_limits import SizeLimits
 from tidemill.core.web.address import read_address
 from tidemill.engine.outbound_http import read_allowed_hosts
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tidemill.engine.roles.maintenance import MaintenanceSettings
     from tidemill.engine.worker.worker import WorkerSettings
 
+_BINARY = {"GiB": 2**30, "MiB": 2**20}
 _SIZES = {"model_memory", "max_payload", "max_state", "max_output"}
 _DURATIONS = {"lease_seconds", "heartbeat_seconds", "grace_seconds", "stall_limit", "model_patience", "sample_every"}
 
@@ -192,6 +193,15 @@ class ResolvedSetting(msgspec.Struct, frozen=True):
             return ", ".join(self.value)
         if isinstance(self.value, dict):
             return ", ".join(f"{name}={amount:g}" for name, amount in self.value.items())
+        if self.name in _SIZES and isinstance(self.value, int):
+            return next(
+                (f"{self.value // size} {unit}" for unit, size in _BINARY.items() if self.value % size == 0),
+                format_memory(self.value),
+            )
+        if isinstance(self.value, bool):
+            return str(self.value).lower()
+        if isinstance(self.value, float):
+            return f"{self.value:g} s"
         return "" if self.value is None else str(self.value)
 
 

@@ -10,9 +10,11 @@ import msgspec
 
 from tidemill.core.accounts import Caller
 from tidemill.core.did_you_mean import did_you_mean
+from tidemill.core.duration import format_duration
 from tidemill.core.errors import ConfigError, NotFoundError, TidemillError
 from tidemill.dags.view.view import NodeView
 from tidemill.declarations import Declarations
+from tidemill.engine.explain import explain_run_start
 from tidemill.ops.causes import (
     Related,
     causes_of_alert,
@@ -23,6 +25,7 @@ from tidemill.ops.causes import (
 )
 from tidemill.ops.jobs.batches import BatchDetails, BatchNumber, get_batch
 from tidemill.ops.jobs.jobs import GetJob, Job, ListJobs, get_job, list_jobs
+from tidemill.ops.jobs.schedules import ScheduleRef, explain_schedule
 from tidemill.ops.monitors.alerts import AlertDetails, GetAlert, ListAlerts, get_alert, list_alerts
 from tidemill.ops.monitors.monitors import ListMonitors, list_monitors
 from tidemill.ops.monitors.why_not import TriggerCheck, explain_trigger
@@ -54,15 +57,16 @@ from tidemill.sources import LogSource
 from tidemill.sources.redis import position_of
 from tidemill.store.jobs.pages import Word
 from tidemill.store.jobs.read import list_followers
+from tidemill.store.jobs.schedules.schedules import list_schedules as read_schedules
 from tidemill.store.origins import list_published
 from tidemill.store.transaction import Reader
 
 MOST_FOLLOWED = 100
 
 FORMS = (
-    "a job is 7, a batch of jobs b7, a run r7, a node of a run r7/NODE, an alert a7, a dead letter d7, a state the "
-    "path of its output or STAGE/ENTITY, a workflow file for events workflow/NAME, a trigger of a monitor "
-    "MONITOR/TRIGGER/ENTITY, a message STREAM/SOURCE:POSITION or its message id (also as STREAM/SOURCE:ID)"
+    "a job is 7, a batch of jobs b7, a run r7, a node of a run r7/NODE, an alert a7, a dead letter d7, a schedule its "
+    "name, a state the path of its output or STAGE/ENTITY, a workflow file for events workflow/NAME, a trigger of a "
+    "monitor MONITOR/TRIGGER/ENTITY, a message STREAM/SOURCE:POSITION or its message id (also as STREAM/SOURCE:ID)"
 )
 
 
@@ -163,10 +167,11 @@ async def _run(at: Local, id: str) -> Explanation:
     runs = (await at.do(list_runs, ListRuns(parent=run.id, limit=MOST_FOLLOWED))).items
     followed = [Related(str(each.id), f"job {each.task}", each.state) for each in reversed(jobs)]
     followed += [Related(f"r{each.id}", f"run {each.workflow}", each.state) for each in reversed(runs)]
-    followed += await _published(at, f"run r{run.id}")
+    followed += [*await _followers(at, f"r{run.id}"), *await _published(at, f"run r{run.id}")]
     because = await causes_of_run(at, run.id)
+    why = [*explain_run_start(run.origin), *run.why]
     return Explanation(
-        id=f"r{run.id}", kind="run", state=run.state, why=run.why, because=because, followed=followed, run=run
+        id=f"r{run.id}", kind="run", state=run.state, why=why, because=because, followed=followed, run=run
     )
 
 
@@ -177,9 +182,11 @@ async def _node(at: Local, run: str, name: str) -> Explanation:
         meant = did_you_mean(name, [each.node for each in tree.nodes])
         raise NotFoundError(f"run r{run} has no node {name!r}: `tidemill run r{run}` shows its nodes{meant}")
     followed = [Related(str(each.id), f"job on queue {each.queue}", each.state) for each in found.jobs]
-    return Explanation(
-        id=f"r{run}/{name}", kind="node", state=found.state, why=[found.why], followed=followed, node=found
-    )
+    why = [found.why]
+    if found.began is not None and found.ended is not None:
+        took = format_duration((found.ended - found.began).total_seconds())
+        why.append(f"It took {took}; `tidemill jobs --run r{run}` lists the jobs of its run.")
+    return Explanation(id=f"r{run}/{name}", kind="node", state=found.state, why=why, followed=followed, node=found)
 
 
 async def _alert(at: Local, id: str) -> Explanation:
@@ -225,6 +232,20 @@ async def _pipeline(at: Local, name: str) -> Explanation:
         lines.append("No process keeps it up to date: start `tidemill up`, or `tidemill pipeline run`.")
     state = "enabled" if found.paused_by is None else "paused"
     return Explanation(id=name, kind="pipeline", state=state, why=[*lines, *found.problems])
+
+
+async def _schedule(at: Local, name: str) -> Explanation | None:
+    if not await read_schedules(at.database, name):
+        return None
+    found = await at.do(explain_schedule, ScheduleRef(name=name))
+    line = found.schedule
+    state = "disabled" if line.disabled_by is not None else "paused" if line.paused else "active"
+    starts = [
+        Related(f"r{fire.run_id}", "run", "") if fire.run_id is not None else Related(str(fire.job_id), "job", "")
+        for fire in found.fires
+        if fire.run_id is not None or fire.job_id is not None
+    ]
+    return Explanation(id=name, kind="schedule", state=state, why=found.why, followed=starts)
 
 
 async def _dead_letter(at: Local, id: str) -> Explanation:
@@ -294,8 +315,8 @@ async def _trigger(at: Local, monitor: str, trigger: str, entity: str) -> Explan
 async def _state(at: Local, text: str) -> Explanation | None:
     if at.declared is None:
         raise NotFoundError(
-            f"{text!r} is not the id of a job, run, alert or message; to explain a state of a pipeline, name the "
-            "application (--app app.py) or a server"
+            f"{text!r} is not the id of a job, run, alert or message, nor a schedule; to explain a state of a "
+            "pipeline, name the application (--app app.py) or a server"
         )
     lines = (await at.do(list_pipelines, ListPipelines(live=False))).items
     if not lines:
@@ -365,6 +386,7 @@ _READERS: tuple[tuple[re.Pattern[str], Callable[..., Awaitable[Explanation | Non
     (re.compile(r"([^/:]+)/([^/]+?):(.+)", re.DOTALL), _message_of),
     (re.compile(r"workflow/(.+)", re.DOTALL), _workflow),
     (re.compile(r"([^/]+)/([^/]+)/(.+)", re.DOTALL), _trigger),
+    (re.compile(r"(.+)", re.DOTALL), _schedule),
     (re.compile(r"(.+)", re.DOTALL), _message_id),
     (re.compile(r"(.+)", re.DOTALL), _state),
 )

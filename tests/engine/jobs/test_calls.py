@@ -11,6 +11,7 @@ import pytest
 from tests.support import value
 from tidemill import App
 from tidemill.core.errors import ConfigError, PayloadError
+from tidemill.dags import Dag, node, ref
 from tidemill.engine.jobs.task import Task
 from tidemill.store.database import Database
 
@@ -151,6 +152,9 @@ def test_a_wrong_schedule_is_refused_with_what_to_write(shop: App, send: Task[..
     ):
         with pytest.raises(ConfigError, match=problem):
             shop.schedule(name, send.call(7), cron="0 3 * * *", **options)  # pyright: ignore
+    nightly = shop.dag(Dag("nightly", nodes=[node("send", "send", args={"number": ref("$.run.day")})]))
+    with pytest.raises(ConfigError, match=r"one value: app\.schedule\('night', \.\.\., \{'day': \.\.\.\}, \.\.\.\)"):
+        shop.schedule("night", nightly, cron="0 3 * * *", day="monday")  # pyright: ignore
 
 
 async def test_a_coroutine_of_the_task_is_no_call(shop: App, send: Task[..., Any, Any]) -> None:

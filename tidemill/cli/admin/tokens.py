@@ -12,8 +12,8 @@ from cyclopts import App, Parameter
 from rich.table import Table
 
 from tidemill.cli.arguments import Json, options_of
-from tidemill.cli.connection_options import ANYWHERE, ServerOptions
-from tidemill.cli.render import ago, out, print_json, show, table
+from tidemill.cli.connection_options import ALL_APPLICATIONS, ANYWHERE, ServerOptions, TokenOptions
+from tidemill.cli.render import ago, out, print_json, short, show, table
 from tidemill.core.duration import parse_duration
 from tidemill.ops.admin.tokens import (
     ROLE_HELP,
@@ -32,18 +32,19 @@ token = App(name="token", help="Make, list and revoke API tokens.")
 
 
 @token.command
-@options_of(CreateToken, positional=("name",), without=("expires_in",))
+@options_of(CreateToken, positional=("name",), without=("expires_in", "application"))
 def create(
     args: CreateToken,
     *,
     role: Annotated[str, Parameter(help=ROLE_HELP)] = "viewer",
     expires: Annotated[str, Parameter(help="How long it is valid: 90d, 12h; or never to expire.")] = "90d",
     json: Json = False,
-    place: ServerOptions = ANYWHERE,
+    place: TokenOptions = ALL_APPLICATIONS,
 ) -> None:
     """Make an API token and print it: it is shown this once."""
     lasts = None if expires == "never" else parse_duration(expires, what="--expires")
-    made = place.do(create_token, msgspec.structs.replace(args, role=role, expires_in=lasts))
+    wanted = msgspec.structs.replace(args, role=role, application=place.application, expires_in=lasts)
+    made = place.do(create_token, wanted)
     if json:
         return print_json({"secret": made.secret, **msgspec.structs.asdict(made.token)})
     print(made.secret, flush=True)
@@ -102,4 +103,5 @@ def _state(row: Token, now: datetime) -> str:
         return f"revoked by {row.revoked_by}"
     if row.expires_at is None:
         return "valid"
-    return f"valid, expires {ago(row.expires_at, now)}" if row.expires_at > now else "expired"
+    left = (row.expires_at - now).total_seconds()
+    return f"valid for {short(left)}" if left > 0 else "expired"

@@ -54,7 +54,7 @@ def check(
         for problem in problems:
             sys.stderr.write(f"error: {problem}\n")
         if dag is not None and not problems:
-            result().print(f"{file}: dag {dag.name} can work: {_nodes_of(dag)}")
+            result().print(f"{file}: dag {dag.name} is valid: {_nodes_of(dag)}")
     return 1 if problems else 0
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidemill.cli.jobs.page import json_text
-from tidemill.cli.render import ago, local, short
+from tidemill.cli.render import ago, facts_grid, local, short
 from tidemill.dags.reducer.events import FINAL
 from tidemill.dags.view.view import UNSEEN_JOB, NodeLine, lines
 from tidemill.ops.runs.dags import DagTree
@@ -69,14 +69,9 @@ def page(shown: DagPage, width: int, *, room: int | None = None) -> RenderableTy
     """Everything about a run, for reading; with `room`, no more lines of its tree than that."""
     done, total = shown.counts
     found = shown.lines if room is None else folded(shown.lines, room)
-    facts = Table.grid(padding=(0, 2, 0, 0))
-    facts.add_column(style="dim", no_wrap=True)
-    facts.add_column(overflow="fold")
-    for name, value in _facts(shown):
-        facts.add_row(name, value)
     return Group(
         _title(shown),
-        Padding(facts, (0, 0, 0, 2), expand=False),
+        facts_grid(_facts(shown)),
         Text.assemble(("\nnodes", "bold"), (f"  {done} of {total} have ended", "dim")),
         Padding(tree_table(found, width - 2, wrap=True), (0, 0, 0, 2), expand=False),
         Text("\nwhy", style="bold"),

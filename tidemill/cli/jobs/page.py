@@ -9,10 +9,9 @@ from typing import Any
 import msgspec
 from rich.console import Group
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.render import ago, local, names, state
+from tidemill.cli.render import ago, facts_grid, local, names, state
 from tidemill.core.jobs.job import LIVE_STATES
 from tidemill.core.limits.memory_size import format_memory
 from tidemill.ops.jobs.jobs import Job
@@ -24,12 +23,7 @@ MOST_SHOWN = 2_000
 def job_page(row: Job) -> Group:
     """One job on one page."""
     title = Text.assemble((f"job {row.id}", "bold"), "  ", state(row.state))
-    facts = Table.grid(padding=(0, 2, 0, 0))
-    facts.add_column(style="dim", no_wrap=True)
-    facts.add_column(overflow="fold")
-    for name, value in job_facts(row):
-        facts.add_row(name, value)
-    parts: list[Any] = [title, Padding(facts, (0, 0, 0, 2), expand=False), Text("\nwhy", style="bold")]
+    parts: list[Any] = [title, facts_grid(job_facts(row)), Text("\nwhy", style="bold")]
     parts += [Padding(Text(sentence), (0, 0, 0, 2), expand=False) for sentence in row.why]
     for error in row.errors or ():
         moment = local(datetime.fromtimestamp(error["at"], UTC))

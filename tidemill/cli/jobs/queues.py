@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Annotated
 
 import msgspec
-from cyclopts import App
+from cyclopts import App, Parameter
 from rich.table import Table
 from rich.text import Text
 
@@ -30,17 +31,23 @@ def queues(*, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
 
 
 @commands.command
-@options_of(LimitQueue, positional=("name", "rate"), only_positional=True)
-def limit(args: LimitQueue, *, place: ServerOptions = ANYWHERE) -> None:
-    """Limit how fast the jobs of a queue start, over all workers together; none for no limit."""
-    wanted = None if args.rate == "none" else args.rate
+@options_of(LimitQueue, positional=("name",))
+def limit(
+    args: LimitQueue,
+    rate: Annotated[str, Parameter(help="100/s, 30/m, 5/h, 1000/d; none for no limit.")],
+    /,
+    *,
+    place: ServerOptions = ANYWHERE,
+) -> None:
+    """Limit how fast the jobs of a queue start, over all workers together."""
+    wanted = None if rate == "none" else rate
     place.do(limit_queue, msgspec.structs.replace(args, rate=wanted))
-    each = " of each rate key" if args.per_key else ""
+    each = " for each rate key" if args.per_key else ""
     out().print(f"queue {args.name}: {'no limit' if wanted is None else f'at most {wanted}'}{each}")
 
 
 @commands.command
-@options_of(WeighKey, positional=("name", "fair_key", "weight"), only_positional=True)
+@options_of(WeighKey, positional=("name", "fair_key", "weight"))
 def weight(args: WeighKey, *, place: ServerOptions = ANYWHERE) -> None:
     """Set the share that a fair key has of a queue; keys without a weight have 1."""
     place.do(weigh_key, args)

@@ -14,7 +14,7 @@ from rich.text import Text
 from tidemill.cli.arguments import Json, options_of
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.jobs.queues import unused_queue
-from tidemill.cli.render import ago, names, out, print_json, short, show, state, table
+from tidemill.cli.render import ago, counted, names, out, print_json, short, show, state, table
 from tidemill.core.errors import ConfigError
 from tidemill.ops.jobs.workers import (
     ControlWorkers,
@@ -29,8 +29,11 @@ from tidemill.ops.jobs.workers import (
 from tidemill.ops.operator.operation import Operator
 from tidemill.ops.waiting import wait_until_drained
 from tidemill.store.jobs.workers import Mode
+from tidemill.store.runs.claims import DAG_KIND
 
 commands = App(name="workers", help="List workers; pause, drain, stop or resume them.")
+
+MODES: dict[str, str] = {"run": "running", "pause": "paused", "drain": "draining", "stop": "stopping"}
 
 _TARGET = options_of(ControlWorkers, positional=("host", "queue"), without=("mode",))
 
@@ -118,7 +121,7 @@ def _print(details: WorkerDetails, now: datetime) -> None:
     )
     facts = {
         "queues": names(row.queues),
-        "tasks": names(details.tasks),
+        "tasks": names("dags" if name == DAG_KIND else name for name in details.tasks),
         "models": names(row.models),
         "started": ago(row.started_at, now),
         "lease": lease,
@@ -188,9 +191,9 @@ def _control(place: ServerOptions, args: ControlWorkers, mode: Mode, *, wait: bo
                 f"nothing was paused for {done.host}/{done.queue}: the remarks of `tidemill workers` show what is"
             )
             return
-        verb = "runs again" if mode == "run" else mode
-        who = "1 worker" if done.workers == 1 else f"{done.workers} workers"
-        out().print(f"{done.host}/{done.queue}: {verb} (was {done.before}); {who} concerned now")
+        now, before = ("runs again" if mode == "run" else MODES[mode]), MODES[done.before]
+        reached = f"{counted(done.workers, 'worker')} {'takes' if done.workers == 1 else 'take'} from it"
+        out().print(f"{done.host}/{done.queue}: {now}, was {before}; {reached}")
         out().print(await unused_queue(at, done.queue), style="yellow", end="")
         if wait:
             await wait_until_drained(at, done.host, done.queue)

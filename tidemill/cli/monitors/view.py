@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.render import ago, counted, cut, indented, local, out, short, table
+from tidemill.cli.render import ago, counted, cut, facts_grid, indented, local, out, short, table
 from tidemill.core.printable import on_one_line, printable_json
 from tidemill.ops.monitors.alerts import Alert, AlertDetails
 from tidemill.ops.monitors.monitors import MonitorEvent, MonitorLine
@@ -30,22 +30,28 @@ def _status(row: MonitorLine, now: datetime) -> Iterator[RenderableType]:
     status = row.status or {}
     yield Text.assemble((f"{row.name}  ", "bold"), (row.health, HEALTH.get(row.health, "yellow")))
     lag = "" if row.cursor_at is None else f", newest {ago(datetime.fromtimestamp(row.cursor_at, UTC))}"
-    yield (f"  events   {row.events:,}{lag}; {row.late:,} late, {row.duplicates:,} duplicates, {row.ignored:,} ignored")
-    filling = f", the past of {row.filling:,} is being read" if row.filling else ""
-    entities, processes = counted(row.entities, "entity", "entities"), counted(row.members, "process", "processes")
-    yield f"  follows  {entities} in {processes}{filling}; fold {row.version}"
-    yield f"  alerts   {row.open:,} open" + (f"; off: {', '.join(row.off)}" if row.off else "")
-    stages = "  ".join(f"{name} {seconds * 1000:.1f}ms" for name, seconds in status.get("stages", {}).items())
-    if stages:
-        yield f"  tick     {row.tick:,}: {stages}; next poll after {short(status.get('pause', 0))}"
-    if status.get("overlap_most"):
-        yield f"  reading  {_reading(row, status)}"
+    yield facts_grid(_facts(row, status, lag))
     if status.get("error"):
-        yield Text(f"  source   {status['failures']} failures in a row: {status['error']}", style="red")
+        failed = counted(status["failures"], "failure")
+        yield facts_grid([("source", f"{failed} in a row: {status['error']}")], style="red")
     for each in row.problems:
         subject = f" for {on_one_line(each.entity)}" if each.entity else ""
         times = f" ({each.count}×, last {ago(each.last_at)})"
-        yield Text(f"  problem  {each.place}{subject}: {each.error}{times}", style="yellow")
+        yield facts_grid([("problem", f"{each.place}{subject}: {each.error}{times}")], style="yellow")
+
+
+def _facts(row: MonitorLine, status: dict[str, Any], lag: str) -> Iterator[tuple[str, str]]:
+    read_again = f", {row.duplicates:,} read again" if row.duplicates else ""
+    yield "events", f"{row.events:,}{lag}; {row.late:,} late, {row.ignored:,} ignored{read_again}"
+    filling = f", the past of {row.filling:,} is being read" if row.filling else ""
+    entities, processes = counted(row.entities, "entity", "entities"), counted(row.members, "process", "processes")
+    yield "follows", f"{entities} in {processes}{filling}; fold {row.version}"
+    yield "alerts", f"{row.open:,} open" + (f"; off: {', '.join(row.off)}" if row.off else "")
+    stages = "  ".join(f"{name} {seconds * 1000:.1f}ms" for name, seconds in status.get("stages", {}).items())
+    if stages:
+        yield "tick", f"{row.tick:,}: {stages}; next poll after {short(status.get('pause', 0))}"
+    if status.get("overlap_most"):
+        yield "reading", _reading(row, status)
 
 
 def _reading(row: MonitorLine, status: dict[str, Any]) -> str:

@@ -8,7 +8,8 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.rule import Rule
@@ -26,11 +27,34 @@ from tidemill.version import VERSION
 EVERY = 0.5
 COST_RATIO = 20  # looking may take a twentieth of the time, however much there is to count
 MOST_QUEUES, MOST_BARS = 12, 6
+_INDENT = "  "
 WIDE = 100  # columns of a terminal that has room for whole headings
 SERVING, LINK = "serving ", "open "  # what the server prints once it answers
 ROLE_STYLES = {"maintenance": "blue", "scheduler": "magenta", "up": "yellow"}
 
 Row = Mapping[str, Any]
+
+
+def child_line(name: str, line: str, *, wide: int, width: int) -> Text:
+    """What a child printed, behind its name; it breaks between words, unless one has no room, such as a link."""
+    style = ROLE_STYLES.get(name, "green")
+    text, room = Text.from_ansi(line), width - wide - len(" │ ")
+    shown = Text.assemble((f"{name:<{wide}} │ ", style))
+    if text.cell_len <= room or any(cell_len(word) > room - len(_INDENT) for word in text.plain.split(" ")):
+        return shown.append(text)
+    first, rest = text.divide([_break_at(text.plain, room)])
+    parts = [first, *rest.wrap(Console(), room - len(_INDENT))]
+    for number, part in enumerate(parts):
+        part.rstrip()
+        if number:
+            shown.append(f"\n{'':<{wide}} │ ", style).append(_INDENT)
+        shown.append(part)
+    return shown
+
+
+def _break_at(line: str, room: int) -> int:
+    """Behind the last space that the first line has room for."""
+    return line.rindex(" ", 0, room + 1) + 1 if " " in line[: room + 1] else room
 
 
 class Footer:
@@ -72,9 +96,9 @@ class Footer:
             self._console_at = line.removeprefix(SERVING).strip()
         elif name == "server" and line.startswith(LINK):
             self._console_at = line.removeprefix(LINK).split()[0]
-        label = (f"{name:<{self._wide}} │ ", ROLE_STYLES.get(name, "green"))
+        shown = child_line(name, line, wide=self._wide, width=self._console.width)
         with contextlib.suppress(OSError):  # A terminal that was closed must not keep us from stopping well.
-            self._console.print(Text.assemble(label, Text.from_ansi(line)), soft_wrap=True)
+            self._console.print(shown, soft_wrap=True)
 
     async def follow(self) -> None:
         """Refresh the footer until cancelled."""

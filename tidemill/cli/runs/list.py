@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 from cyclopts import Parameter
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -15,7 +16,7 @@ from tidemill.cli.arguments import AppOption, Follow, Json, RunId, Shown, option
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.jobs.page import json_text
 from tidemill.cli.paging import read_pages
-from tidemill.cli.render import ago, cut, out, print_json, short, show, state, table
+from tidemill.cli.render import ago, cut, facts_grid, local, out, print_json, short, show, state, table
 from tidemill.cli.runs.step_log import print_log
 from tidemill.core.errors import ConfigError
 from tidemill.ops.operator.operation import Operator
@@ -97,7 +98,7 @@ def runs_table(rows: Sequence[RunLine], now: datetime) -> Table:
     return made
 
 
-def took(row: RunLine) -> str:
+def took(row: RunLine | Run) -> str:
     """How long a run took, if it has ended."""
     return "" if row.ended_at is None else short((row.ended_at - row.created_at).total_seconds())
 
@@ -105,19 +106,26 @@ def took(row: RunLine) -> str:
 def _print_page(row: Run, ticks: list[dict[str, Any]], log: Sequence[StepAttemptLog]) -> None:
     console = out()
     console.print(Text.assemble((f"run r{row.id}  ", "bold"), state(row.state), f"  {row.workflow}"))
-    console.print(f"  version  {row.version}")
-    console.print(f"  input    {json_text(row.input)}")
-    if row.result is not None:
-        console.print(f"  result   {json_text(row.result)}")
-    if row.note and row.note not in row.why:
-        console.print(f"  note     {row.note}")
+    console.print(facts_grid((name, value) for name, value in _facts(row) if value))
     console.print("\nwhy", style="bold")
     for sentence in row.why:
-        console.print(f"  {sentence}")
+        console.print(Padding(Text(sentence), (0, 0, 0, 2)))
     console.print("\nticks", style="bold")
     for tick in ticks:
         console.print(f"  {tick['seq']:>5}  +{short(tick['at'] - ticks[0]['at']):<7} {_describe(tick)}")
     print_log(log)
+
+
+def _facts(row: Run) -> list[tuple[str, str]]:
+    by = f" by {row.origin['by']}" if row.origin else ""
+    return [
+        ("input", json_text(row.input)),
+        ("started", f"{local(row.created_at)}  ({ago(row.created_at)}){by}"),
+        ("ended", "" if row.ended_at is None else f"{local(row.ended_at)}  (took {took(row)})"),
+        ("version", row.version),
+        ("result", "" if row.result is None else json_text(row.result)),
+        ("note", row.note if row.note and row.note not in row.why else ""),
+    ]
 
 
 def _describe(tick: dict[str, Any]) -> str:

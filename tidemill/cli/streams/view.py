@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from tidemill.cli.jobs.page import cut_note
-from tidemill.cli.render import ago, counted, cut, local, names, table
+from tidemill.cli.render import ago, counted, cut, facts_grid, local, names, table
 from tidemill.core.duration import format_duration
 from tidemill.ops.streams.dead_letters import DeadLetterLine, FailedAttemptLine, why_dead
 from tidemill.ops.streams.streams import StreamLine
@@ -55,7 +55,7 @@ def _sources(sources: Sequence[Mapping[str, Any]]) -> RenderableType:
         "source", "health", "weight", "limit", "rate", "lag", "waiting", "in flight", "done", "retried", "dead",
         "expired", "duplicates",
     )  # fmt: skip
-    made = table(*columns, numbers=columns[2:])
+    made = table(*columns, numbers=[name for name in columns[2:] if name != "limit"])
     for each in sources:
         made.add_row(
             Text(each["name"], style="" if each["enabled"] else "dim strike"),
@@ -178,7 +178,7 @@ def attempt_lines(history: Sequence[FailedAttemptLine]) -> list[Text]:
 
 def dead_page(letter: DeadLetterLine) -> RenderableType:
     """One dead letter in full."""
-    given_up = f"{local(letter.buried_at)}  ({ago(letter.buried_at)}), after {letter.attempts} attempts"
+    given_up = f"{local(letter.buried_at)}  ({ago(letter.buried_at)}), after {counted(letter.attempts, 'attempt')}"
     facts = [
         ("stream", f"{letter.stream}, source {letter.source}, message {letter.place}"),
         ("sink", letter.sink or ""),
@@ -190,6 +190,6 @@ def dead_page(letter: DeadLetterLine) -> RenderableType:
         ("payload", letter.payload[:SHOWN]),
         ("", "" if letter.whole is None else cut_note(letter.payload_bytes, letter.whole)),
     ]
-    shown = [Text.assemble((f"{name:<9}", "dim"), value) for name, value in facts if value]
-    shown += attempt_lines(letter.history)
-    return Group(Text(f"dead letter {letter.id}", style="bold"), *(Padding(line, (0, 0, 0, 2)) for line in shown))
+    attempts = (Padding(line, (0, 0, 0, 2)) for line in attempt_lines(letter.history))
+    known = facts_grid((name, value) for name, value in facts if value)
+    return Group(Text(f"dead letter {letter.id}", style="bold"), known, *attempts)

@@ -66,14 +66,15 @@ class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The origin of a job: the user, host and process that enqueued it, and its schedule or parent job."""
+    """The origin of a job: the user, host and process that enqueued it, and its schedule or parent."""
 
     by: str
     host: str = ""
     pid: int = 0
     schedule: str | None = None
     fire: float | None = None
-    parent: int | None = None
+    parent: int | str | None = None
+    """The job that started it, or the run of a flow, such as r7."""
     retry_of: int | None = None
     reason: str | None = None
     """Why its schedule has started it: due, catch-up, backfill or run now."""

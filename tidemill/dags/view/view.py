@@ -13,7 +13,14 @@ from tidemill.dags.reducer.events import FINAL
 from tidemill.dags.reducer.reducer import DagProgram
 from tidemill.dags.reducer.state import DagState, NodeState
 from tidemill.dags.view.explain import TreeRow, explain, tree
-from tidemill.engine.explain import explain_control, explain_job, explain_run_rate, explain_start, explain_workers
+from tidemill.engine.explain import (
+    explain_control,
+    explain_job,
+    explain_run_end,
+    explain_run_rate,
+    explain_start,
+    explain_workers,
+)
 
 Job = Mapping[str, Any]
 
@@ -129,9 +136,11 @@ def why_run(view: DagView) -> list[str]:
     """Explain the state of the run in a few sentences."""
     row = view.row
     if view.tick is not None:
-        return [f"It is shown as it was after tick {view.tick} of {row['seq']}; now it is {row['state']}."]
-    if view.ended or row["state"] == "needs_attention":
-        return [str(row["note"] or f"It has ended: {row['state']}.")]
+        return [f"It is shown as it was after tick {view.tick} of {row['seq']}; now its state is {row['state']}."]
+    if row["state"] == "needs_attention":
+        return [str(row["note"])]
+    if view.ended:
+        return [explain_run_end(row)]
     sentences: list[str] = []
     if row["note"]:
         sentences.append(f"{row['note']}.")

@@ -22,13 +22,14 @@ _HOST = socket.gethostname()
 _state: ContextVar[str | None] = ContextVar("tidemill_state", default=None)
 _request: ContextVar[str | None] = ContextVar("tidemill_request", default=None)
 
+_RUN = re.compile(r"run (r\d+)")
 _CAUSE = re.compile(r"(?:failed )?job (\d+)(?: .*)?|run (r\d+)|batch (b\d+)|(?:message|state) (.+)", re.DOTALL)
 
 
 def origin_here(
     by: str,
     *,
-    parent: int | None = None,
+    parent: int | str | None = None,
     schedule: str | None = None,
     fire: float | None = None,
     reason: str | None = None,
@@ -38,6 +39,13 @@ def origin_here(
         by=by, host=_HOST, pid=os.getpid(), schedule=schedule, fire=fire, parent=parent, reason=reason,
         request=_request.get(),
     )  # fmt: skip
+
+
+def origin_of_code(otherwise: str) -> Origin:
+    """The origin of a job or run that the calling code starts: the work that it runs in, or else a program in words."""
+    job, work = find_current_job(), current_work()
+    run = None if job is not None or work is None else _RUN.fullmatch(work)
+    return origin_here(work or otherwise, parent=run[1] if run else None if job is None else job.id)
 
 
 def current_work() -> str | None:

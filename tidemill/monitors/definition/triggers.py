@@ -10,6 +10,7 @@ open while an entity has sent nothing for a time; a stored timer opens it, so th
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import inspect
 from collections.abc import Callable, Iterable
@@ -244,8 +245,26 @@ def _in_words(value: Any) -> Any:
 
 @cache
 def _source(function: Callable[..., Any]) -> str:
-    """The source code of a function, or its name if the source is not available."""
+    """The source code of a function, of a lambda only its own; its name if the source is not available."""
     try:
-        return " ".join(inspect.getsource(function).split()).rstrip(",")
-    except (OSError, TypeError):
+        return _lambda_source(function) or " ".join(inspect.getsource(function).split()).rstrip(",")
+    except (OSError, TypeError, SyntaxError):
         return getattr(function, "__qualname__", repr(function))
+
+
+def _lambda_source(function: Callable[..., Any]) -> str | None:
+    """The lambda alone, without the call that it stands in and its neighbours on the line."""
+    code = getattr(function, "__code__", None)
+    if code is None or code.co_name != "<lambda>":
+        return None
+    lines, _ = inspect.findsource(function)
+    source = "".join(lines)
+    places = [(line, column) for line, _, column, end in code.co_positions() if line and column is not None and end]
+    around = [
+        each
+        for each in ast.walk(ast.parse(source))
+        if isinstance(each, ast.Lambda)
+        and all((each.lineno, each.col_offset) <= place < (each.end_lineno, each.end_col_offset) for place in places)
+    ]
+    found = ast.get_source_segment(source, around[-1]) if around else None  # The innermost is the last.
+    return None if found is None else " ".join(found.split())

@@ -183,7 +183,7 @@ def explain(line: ScheduleLine, fires: Sequence[ScheduleFire] = ()) -> list[str]
     elif line.disabled_by is None:
         sentences.append(f"It fires next at {line.next_fire.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC.")
     if line.last_fire is None:
-        sentences.append("It has not fired yet.")
+        sentences.append("It has not been due yet.")
     else:
         began = f"run r{line.last_run_id}" if line.last_run_id is not None else f"job {line.last_job_id}"
         sentences.append(f"It has last fired for {line.last_fire.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC: {began}.")

@@ -1,0 +1,71 @@
+"""Runs, nodes and schedules are explained from where they came from to what they led to."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.waiting import eventually
+from tidemill import App
+from tidemill.core.errors import NotFoundError
+from tidemill.dags import Dag, node
+from tidemill.flows import StartEvent, StopEvent, Workflow, step
+from tidemill.ops.explain import ExplainObject, Explanation, explain
+
+
+async def explained(app: App, id: str) -> Explanation:
+    return await app.do(explain, ExplainObject(id=id, forward=True))
+
+
+async def test_a_run_says_who_started_it_and_is_followed_by_the_jobs_of_its_steps(app: App) -> None:
+    @app.task
+    async def send(to: str) -> str:
+        return to
+
+    @app.workflow
+    class Publish(Workflow):
+        @step
+        async def publish(self, ev: StartEvent) -> StopEvent:
+            job = await app.enqueue(send.call(to="ada"))
+            await job
+            return StopEvent(result=1)
+
+    async with app.running():
+        run = await app.start(Publish)
+        assert await run == 1
+
+    found = await explained(app, f"r{run.id}")
+    assert found.why[0].startswith(f"Started by app {app.name} on ")
+    assert found.why[1].startswith("It succeeded after ")
+    (job,) = found.followed
+    assert job.what == "job send"
+    back = await explained(app, job.id)
+    assert [each.id for each in back.because] == [f"r{run.id}", ""]
+    assert back.why[0].startswith(f"Enqueued by run r{run.id} on ")
+
+
+async def test_a_node_that_has_ended_says_how_long_it_took_and_where_its_jobs_are(app: App) -> None:
+    @app.task
+    async def pack() -> str:
+        return "packed"
+
+    app.dag(Dag("order", nodes=[node("pack", "pack")]))
+    async with app.running():
+        run = await app.start("order")
+        await run
+
+    done, took = (await explained(app, f"r{run.id}/pack")).why
+    assert done == "'pack' is done"
+    assert took.startswith("It took ")
+    assert took.endswith(f"; `tidemill jobs --run r{run.id}` lists the jobs of its run.")
+
+
+async def test_a_schedule_is_explained_by_its_name(app: App) -> None:
+    @app.task(cron="0 8 * * 1", timezone="Europe/Paris")
+    async def remind() -> None: ...
+
+    async with app.running():
+        found = await eventually(lambda: explained(app, "remind"))
+    assert (found.kind, found.state) == ("schedule", "active")
+    assert found.why[0] == "It enqueues task remind on queue default at 08:00 on Monday (Europe/Paris)."
+    with pytest.raises(NotFoundError, match="'remindd' is not an id of anything: a job is 7"):
+        await explained(app, "remindd")
