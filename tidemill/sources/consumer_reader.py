@@ -28,14 +28,19 @@ class ConsumerReader:
         self._consumer: Consumer | None = None
         self._polling: asyncio.Task[list[Delivery]] | None = None
         self._unstored: list[Delivery] = []
+        self._answered_at = 0.0
+        """When a poll has ended last, by the event loop's clock."""
+        self.read_until: float | None = None
+        """Up to when all messages have been read, if not up to now: a broker that does not answer may have more."""
 
     async def pages(self, since: float | None, token: str | None, now: float) -> AsyncIterator[RecordPage]:
         """All messages that have arrived since the last call."""
+        began = asyncio.get_running_loop().time()
         try:
             if self._consumer is None:
                 consumer = self._connect()
                 await consumer.start()
-                self._consumer = consumer
+                self._consumer, self._answered_at = consumer, began
             while records := self._unstored or await self._poll(self._consumer):
                 self._unstored = records
                 yield RecordPage(records, by_place=True)
@@ -43,6 +48,7 @@ class ConsumerReader:
                 self._unstored = []
                 self._consumer.ack(records)
                 await self._consumer.flush()
+            self.read_until = None if self._polling is None else min(now, now + self._answered_at - began)
         except (TidemillError, OSError) as error:
             await self.close()
             raise SourceError(str(error)) from error
@@ -56,7 +62,7 @@ class ConsumerReader:
             await asyncio.wait([polling])
             if polling.cancelled() or polling.exception() is not None or polling.result():
                 return
-            self._polling = None
+            self._polling, self._answered_at = None, asyncio.get_running_loop().time()
 
     async def close(self) -> None:
         self._unstored = []
@@ -73,5 +79,5 @@ class ConsumerReader:
         done, _ = await asyncio.wait([polling], timeout=WAIT)
         if not done:
             return []
-        self._polling = None
+        self._polling, self._answered_at = None, asyncio.get_running_loop().time()
         return polling.result()

@@ -25,6 +25,7 @@ log = structlog.get_logger("tidemill.sources")
 
 AT_ONCE = 1000
 BLOCK_MS = 1000
+TIMEOUT = 5.0  # seconds that the server has to answer, longer than it is asked to wait
 TAKE_OVER_EVERY = 2.0
 POLL_OTHERS = 0.1  # Redis does not tell when an entry of another consumer is acknowledged.
 
@@ -84,7 +85,12 @@ class RedisConsumer:
         from redis.backoff import ExponentialBackoff
         from redis.exceptions import RedisError
 
-        self._client = Redis.from_url(self._source.url, retry=Retry(ExponentialBackoff(1.0, 0.05), 5))
+        self._client = Redis.from_url(
+            self._source.url,
+            socket_timeout=TIMEOUT,
+            socket_connect_timeout=TIMEOUT,
+            retry=Retry(ExponentialBackoff(1.0, 0.05), 5),
+        )
         try:
             await self._make_group("$")
             await self._client.xinfo_groups(self._source.key)

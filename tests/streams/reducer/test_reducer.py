@@ -333,11 +333,19 @@ def test_a_changed_limit_keeps_its_burst_and_a_part_of_a_limit_has_its_part_of_t
 
 def test_a_delayed_source_sends_nothing_before_its_time() -> None:
     reducer = make({"delay": "60s"})
-    reducer.arrived(0, [Delivery(b"x", 1, at=100.0), Delivery(b"x", 2, at=130.0)])
-    assert not reducer.choose(0.0, 120.0).send
-    assert reducer.wakes_at(0.0) == pytest.approx(40.0)
+    reducer.arrived(0, [Delivery(b"x", 1, at=100.0), Delivery(b"x", 2, at=130.0)], 140.0)
+    assert not reducer.choose(20.0, 140.0).send
+    assert reducer.wakes_at(20.0) == pytest.approx(40.0)
     assert positions(reducer.choose(40.0, 160.0)) == [1]
     assert reducer.wakes_at(40.0) == pytest.approx(70.0)
+
+
+def test_a_message_from_a_clock_that_is_ahead_delays_a_source_no_longer_than_others() -> None:
+    reducer = make({"delay": "60s"})
+    reducer.arrived(0, [Delivery(b"x", 1, at=100.0 + 86_400.0), Delivery(b"x", 2, at=100.0)], 100.0)
+    assert not reducer.choose(0.0, 100.0).send
+    assert reducer.wakes_at(0.0) == pytest.approx(60.0)
+    assert positions(reducer.choose(60.0, 160.0)) == [1, 2]
 
 
 def test_an_engines_death_frees_its_slots_and_its_messages_run_in_quarantine() -> None:

@@ -142,7 +142,8 @@ class Ingest:
             self._probe_at = now + PROBE_EVERY * max(1, pages // CHEAP_PAGES)
         if lateness.end_poll(now) and most > least:
             await keep_lateness(self._database, self._watch.name, lateness.usual(now), lateness.minutes)
-        return Ingested(count, read_until)
+        known = (read_until, getattr(reader, "read_until", None))
+        return Ingested(count, min((each for each in known if each is not None), default=None))
 
     async def _start(self, now: float) -> float:
         """When the monitor was first followed; what happened long before that is history."""

@@ -14,7 +14,7 @@ from tidemill.sources.delivery import Delivery
 
 log = structlog.get_logger("tidemill.sources")
 
-CONNECT_WITHIN = 5.0
+CONNECT_WITHIN = ANSWER_WITHIN = 5.0
 PROBLEM_LASTS = 5.0  # seconds after the last error that the client has reported
 
 
@@ -53,6 +53,15 @@ class NatsConnection:
     def error(self, error: BaseException) -> SourceError:
         """An error of the client with what is known about its cause."""
         return SourceError(f"{self._what}: {self.problem or str(error) or type(error).__name__}")
+
+    async def check(self) -> None:
+        """Raise an error unless a server answers."""
+        if not self.client.is_connected:
+            raise self.error(OSError("the client is not connected"))
+        try:
+            await self.client.flush(ANSWER_WITHIN)
+        except Exception as error:
+            raise self.error(error) from error
 
     async def close(self) -> None:
         await self.client.close()

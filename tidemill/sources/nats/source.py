@@ -137,6 +137,7 @@ class NatsConsumer:
             if fetching.done():
                 self._fetching = None
         if not messages:
+            await self._connection.check()  # A fetch also ends when no server answers.
             await self._check_consumer()
             return []
         deliveries = [delivery_of(message, message) for message in messages]

@@ -204,11 +204,13 @@ class StreamReducer:
                 self.counts[index].expired += 1
                 choice.ack.append(delivery)
                 continue
-            if delay and delivery.retry_row is None and delivery.at + delay > wall:
-                waiting.put_back((delivery,))
-                waiting.size += len(delivery.payload)
-                lane.held_until = now + delivery.at + delay - wall
-                continue
+            if delay and delivery.retry_row is None:
+                due = min(delivery.at, delivery.arrived) + delay  # A producer's clock may be ahead.
+                if due > wall:
+                    waiting.put_back((delivery,))
+                    waiting.size += len(delivery.payload)
+                    lane.held_until = now + due - wall
+                    continue
             if delivery.id is not None and self._is_duplicate(delivery, choice, now):
                 continue
             if self._is_ordered(delivery):
