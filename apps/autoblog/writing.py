@@ -124,7 +124,8 @@ async def compose(date: str, summary: str, writer: str) -> str:
         heading = next(heading for heading, typical in _HEADINGS if words & typical or not typical)
         parts[heading].append(f"- {escape_markdown(sentence)}")
     body = "\n\n".join(f"## {heading}\n\n" + "\n".join(points) for heading, points in parts.items() if points)
-    return write_front_matter(date, title, " ".join(lead), f"{body}{pictures}\n\n*Put together {writer}.*")
+    teaser = _MORE.sub("", " ".join(lead))  # In a list of posts, how many others there were says nothing.
+    return write_front_matter(date, title, teaser, f"{body}{pictures}\n\n*Put together {writer}.*")
 
 
 async def speak(date: str, post: str, writer: str) -> str:

@@ -13,14 +13,17 @@ from tidemill.ops.explain import ExplainObject, explain
 from tidemill.ops.operator.local import Local
 from tidemill.ops.pipelines.states import GetPipelineGrid, GetState, get_pipeline_grid, get_state
 from tidemill.pipelines import Pipeline
+from tidemill.pipelines.runner.build_job import enqueue_builds
 from tidemill.pipelines.runner.driver import Driver
+from tidemill.pipelines.runner.running_builds import builds_under_way
+from tidemill.pipelines.view.pipeline_view import read_and_plan
 from tidemill.store.database import Database
 
 NAMES = [
     "a%20b", "a%2520b", "100%", "%", "%%s", "%(id)s", "a b", " a ", "it's", 'say "x"', "tab\there", "line\nbreak",
-    "a\rb", "a\\b", "a\\nb", "ü", "u\u0308", "日本", "😀", "-rf", "--", "*", "[x]", "{y}", "$HOME", "a;b", "#1",
-    "?q=1&r", "a+b", "~", "[red]bold", "\x1f", "\x7f", "a...b", "CON", "<b>", "n" * 200, "é" * 100, "+", "@me",
-    "a:b", "null", "1", "007",
+    "a\rb", "a\\b", "a\\nb", "ü", "u\u0308", "日本", "😀", "-rf", "--", "*", "[x]", "{y}", "{entity}", "{", "{}",
+    "$HOME", "a;b", "#1", "?q=1&r", "a+b", "~", "[red]bold", "\x1f", "\x7f", "a...b", "CON", "<b>", "n" * 200,
+    "é" * 100, "+", "@me", "a:b", "null", "1", "007",
 ]  # fmt: skip
 
 
@@ -59,6 +62,23 @@ async def test_every_name_comes_back_as_itself(tmp_path: Path, database: Databas
     await update(database, chain(tmp_path))
     rows = await database.fetch("SELECT outcome FROM tidemill.state_build WHERE stage = 'first'")
     assert Counter(row["outcome"] for row in rows) == {"built": len(NAMES), "adopted": len(NAMES)}
+
+
+async def test_every_name_is_the_key_of_its_build(app: App, tmp_path: Path, database: Database) -> None:
+    names = [*NAMES, f"{'d' * 200}/" * 9 + "e" * 180]
+    pipeline = Pipeline("p", root=tmp_path)
+
+    @pipeline.stage(input="in/{id:**}/x.txt", output="out/{id:**}/x.txt", version="1")
+    def only(entity, text):
+        return text
+
+    put(tmp_path, {f"in/{name}/x.txt": name for name in names})
+    app.pipeline(pipeline)
+    _, plan = await read_and_plan(database, pipeline)
+    await enqueue_builds(database, app.pipelines.task_of(only), plan.builds, "root")
+    rows = await database.fetch("SELECT unique_key FROM tidemill.job WHERE task = 'p/only'")
+    assert {row["unique_key"] for row in rows} == set(names)
+    assert set(await builds_under_way(database, pipeline, [only])) == {("only", name) for name in names}
 
 
 async def test_every_name_is_found_by_operations(app: App, tmp_path: Path, database: Database) -> None:

@@ -128,6 +128,23 @@ def test_the_usual_names_of_connectors_are_understood(connector: str) -> None:
     assert find_problems(data, "f") == []
 
 
+@pytest.mark.parametrize(
+    ("type", "data", "is_json"),
+    [
+        ("hardwired", {"json": '[1, {{1 + 1}}, -{{1 + 1}}, {"{{1 + 1}}": 1}]'}, True),
+        ("hardwired", {"json": "{{1 + 1}}"}, True),
+        ("hardwired", {"json": "[{{1 + 1}}"}, False),
+        ("hardwired", {"json": "{not"}, False),
+        ("http", {"url": "https://example.org", "json_body": '{"a": {{1 + 1}}, "b": "{{1 + 1}} x"}'}, True),
+        ("http", {"url": "https://example.org", "json_body": "{a: 1}"}, False),
+        ("http", {"url": "https://example.org", "json_body": "{a: 1}", "body_mode": "none"}, True),
+    ],
+)
+def test_json_in_a_text_is_refused_where_no_value_makes_it_json(type: str, data: dict[str, Any], is_json: bool) -> None:
+    found = [each.problem for each in find_problems(flow(node("start"), node(type, **data)), "f")]
+    assert [told.partition(":")[0] for told in found] == ([] if is_json else ["this is not JSON"])
+
+
 @pytest.mark.parametrize("type", list(REFUSED))
 def test_a_kind_that_cannot_run_here_says_what_to_use(type: str) -> None:
     (told,) = unknown(flow(node(type)))

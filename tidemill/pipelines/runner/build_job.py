@@ -101,7 +101,8 @@ async def enqueue_builds(database: Database, task: Task[Any, Any], steps: Sequen
                     "root": root,
                 }
             )
-            job = task.new_job(args, unique_key=step.entity or "*", origin=origin)
+            # Set as it is: braces in a name are no template.
+            job = msgspec.structs.replace(task.new_job(args, origin=origin), unique_key=step.entity or "*")
             jobs.append(carrying(job, step.traces[0] if step.traces else None))
         async with database.transaction() as connection:
             ids += await _insert_builds(database, connection, jobs)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tidemill.core.did_you_mean import did_you_mean
+from tidemill.core.errors import ConfigError
 from tidemill.core.expressions.paths import Path
 from tidemill.pipelines.workflows.checks.kinds import (
     FIELDS,
@@ -28,8 +29,11 @@ from tidemill.pipelines.workflows.expressions.javascript import (
     required_roots,
 )
 from tidemill.pipelines.workflows.expressions.safe_templates import TemplateError, check_templates
+from tidemill.pipelines.workflows.node_types.values import check_json
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS
 
+#: Fields that hold JSON as a text.
+JSON_TEXTS = {"hardwired": "json", "http": "json_body"}
 _TOO_LARGE = 1e15
 _BARE = {("if", "condition"), ("transform", "expression")}
 
@@ -61,6 +65,7 @@ def data_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterator[W
         yield WorkflowProblem((*place, "transform"), f"{message}: until it does, every build fails", "note")
     if data.get("stateType") and "(" in str(data.get("filter") or ""):
         yield WorkflowProblem((*place, "filter"), "this filter is not understood")
+    yield from json_problems(type, data, place)
 
 
 def template_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterator[WorkflowProblem]:
@@ -68,6 +73,22 @@ def template_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterat
         check_templates(type, dict(data))
     except TemplateError as error:
         field = error.field or ("command" if type == "run_command" else "query")
+        yield WorkflowProblem((*place, field), str(error))
+
+
+def json_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterator[WorkflowProblem]:
+    """What is written as JSON in a text and is not."""
+    field = JSON_TEXTS.get(type, "")
+    text = data.get(field)
+    if not isinstance(text, str) or not text.strip():
+        return
+    if type == "hardwired" and (text.lstrip()[0] not in "[{" or text.lstrip().startswith("{{")):
+        return
+    if type == "http" and data.get("body_mode") not in (None, "", "json"):
+        return
+    try:
+        check_json(text)
+    except ConfigError as error:
         yield WorkflowProblem((*place, field), str(error))
 
 

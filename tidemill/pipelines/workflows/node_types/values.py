@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from tidemill.core.errors import ConfigError
-from tidemill.pipelines.workflows.expressions.javascript import bare, evaluate, fill, find_holes, is_true, shown
+from tidemill.pipelines.workflows.expressions.javascript import Hole, bare, evaluate, fill, find_holes, is_true, shown
 from tidemill.pipelines.workflows.nodes import node_type
 
 
@@ -70,13 +70,25 @@ def pairs(given: Any, field: str) -> dict[str, Any]:
 
 def fill_json(text: str, context: Mapping[str, Any]) -> Any:
     """JSON text with its expressions filled in: a value stays one value, whatever is in it."""
+    return _read_json(text, lambda hole: evaluate(hole.expression, context))
+
+
+def check_json(text: str) -> None:
+    """Raise a `ConfigError` if a text is not JSON, whatever its expressions are: one may be a text or a number."""
+    try:
+        _read_json(text, lambda _: "a")
+    except ConfigError:
+        _read_json(text, lambda _: 1)
+
+
+def _read_json(text: str, value_of: Callable[[Hole], Any]) -> Any:
     parts: list[str] = []
     at, in_string = 0, False
     for hole in find_holes(text):
         before = text[at : hole.start]
         parts.append(before)
         in_string = _ends_in_string(before, in_string)
-        value = evaluate(hole.expression, context)
+        value = value_of(hole)
         parts.append(json.dumps(shown(value))[1:-1] if in_string else json.dumps(value))
         at = hole.end
     try:
