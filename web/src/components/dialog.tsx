@@ -1,5 +1,6 @@
-import { type ReactNode, useLayoutEffect, useRef } from "react";
+import { type ReactNode, useLayoutEffect, useRef, useState } from "react";
 import { Button } from "./button";
+import { ErrorMessage } from "./feedback";
 
 /** A modal dialog; Escape and a click outside close it. */
 export function Dialog({ title, onClose, children, wide = false }: { title: string; onClose: () => void; children: ReactNode; wide?: boolean }) {
@@ -32,12 +33,14 @@ export function Dialog({ title, onClose, children, wide = false }: { title: stri
 
 /** Asks before an action that cannot be undone, or that touches much. */
 export function Confirm({ title, verb, act, onClose, children }: { title: string; verb: string; act: () => Promise<unknown>; onClose: () => void; children: ReactNode }) {
+  const [error, setError] = useState<unknown>(null);
   return (
     <Dialog title={title} onClose={onClose}>
       <p>{children}</p>
+      {error !== null && <ErrorMessage error={error} />}
       <footer>
         <Button onClick={onClose}>Close</Button>
-        <Button kind="danger" onClick={() => act().then(onClose)}>
+        <Button kind="danger" onClick={() => act().then(onClose, setError)}>
           {verb}
         </Button>
       </footer>

@@ -17,5 +17,10 @@ export function RunState({ state, asks }: { state: string; asks: boolean }) {
 }
 
 export function Tag({ children, tone = "off" }: { children: ReactNode; tone?: string }) {
-  return <span className={`tag ${tone}`}>{children}</span>;
+  const title = typeof children === "string" ? children : undefined; // A narrow column cuts a long one.
+  return (
+    <span className={`tag ${tone}`} title={title}>
+      {children}
+    </span>
+  );
 }

@@ -27,7 +27,7 @@ const BoxView = memo(function BoxView({ data }: NodeProps<BoxNode>) {
     <div className={`node ${toneOf(data.state)} ${data.chosen ? "chosen" : ""} ${data.to ? "away" : ""}`}>
       <Handle type="target" position={Position.Left} isConnectable={false} />
       <b title={data.label ?? data.name}>{data.label ?? data.name}</b>
-      <span>
+      <span title={data.about}>
         {labelOf(data.state)}
         {data.about && ` · ${data.about}`}
       </span>

@@ -6,7 +6,7 @@ import type { BrowserSession, List, Token } from "../../api/types";
 import { useAction } from "../../api/use-action";
 import { useMay, useSession } from "../../app/session";
 import { Button } from "../../components/button";
-import { Dialog } from "../../components/dialog";
+import { Confirm, Dialog } from "../../components/dialog";
 import { Empty, ErrorMessage, LoadStatus } from "../../components/feedback";
 import { Fact, PageHeader, Panel } from "../../components/layout";
 import { RowActions, Table } from "../../components/lists/table";
@@ -75,7 +75,7 @@ function Sessions() {
   const end = useAction<BrowserSession>({
     request: (each) => remove(`/sessions/${each.id}`),
     message: (_, each) => `Ended session ${each.id} of ${each.name}.`,
-    onSuccess: (_, each) => (each.current ? window.location.reload() : setEnding(null)),
+    onSuccess: (_, each) => each.current && window.location.reload(),
   });
   return (
     <Panel title="Sessions" aside={<span className="faint">browsers that are logged in</span>}>
@@ -115,15 +115,9 @@ function Sessions() {
         </Table>
       )}
       {ending && (
-        <Dialog title={`End session ${ending.id} of ${ending.name}?`} onClose={() => setEnding(null)}>
-          <p>{ending.current ? "This browser is logged out." : "That browser is logged out at its next request."}</p>
-          <footer>
-            <Button onClick={() => setEnding(null)}>Close</Button>
-            <Button kind="danger" busy={end.isPending} onClick={() => end.mutate(ending)}>
-              End session
-            </Button>
-          </footer>
-        </Dialog>
+        <Confirm title={`End session ${ending.id} of ${ending.name}?`} verb="End session" act={() => end.mutateAsync(ending)} onClose={() => setEnding(null)}>
+          {ending.current ? "This browser is logged out." : "That browser is logged out at its next request."}
+        </Confirm>
       )}
     </Panel>
   );
@@ -138,7 +132,7 @@ function Tokens() {
   const [creating, setCreating] = useState(false);
   const [revoking, setRevoking] = useState<Token | null>(null);
   const found = useQuery({ queryKey: ["tokens"], queryFn: () => get<List<Token>>("/tokens") });
-  const revoke = useAction<Token>({ request: (token) => remove(`/tokens/${token.id}`), message: (_, token) => `Revoked token ${token.name}.`, onSuccess: () => setRevoking(null) });
+  const revoke = useAction<Token>({ request: (token) => remove(`/tokens/${token.id}`), message: (_, token) => `Revoked token ${token.name}.` });
   return (
     <Panel
       title="Tokens"
@@ -184,15 +178,9 @@ function Tokens() {
       )}
       {creating && <CreateTokenDialog onClose={() => setCreating(false)} />}
       {revoking && (
-        <Dialog title={`Revoke ${revoking.name}?`} onClose={() => setRevoking(null)}>
-          <p>Requests with this token are refused at once, and browsers that logged in with it are logged out. This cannot be undone.</p>
-          <footer>
-            <Button onClick={() => setRevoking(null)}>Close</Button>
-            <Button kind="danger" busy={revoke.isPending} onClick={() => revoke.mutate(revoking)}>
-              Revoke
-            </Button>
-          </footer>
-        </Dialog>
+        <Confirm title={`Revoke ${revoking.name}?`} verb="Revoke" act={() => revoke.mutateAsync(revoking)} onClose={() => setRevoking(null)}>
+          Requests with this token are refused at once, and browsers that logged in with it are logged out. This cannot be undone.
+        </Confirm>
       )}
     </Panel>
   );

@@ -6,7 +6,7 @@ import type { List, Schemas } from "../../api/types";
 import { useAction } from "../../api/use-action";
 import { useMay } from "../../app/session";
 import { Button } from "../../components/button";
-import { Dialog } from "../../components/dialog";
+import { Confirm, Dialog } from "../../components/dialog";
 import { Empty, LoadStatus } from "../../components/feedback";
 import { Panel } from "../../components/layout";
 import { RowActions, Table } from "../../components/lists/table";
@@ -20,7 +20,7 @@ export function Credentials() {
   const [setting, setSetting] = useState<string | null>(null);
   const [deleting, setDeleting] = useState<string | null>(null);
   const found = useQuery({ queryKey: ["credentials"], queryFn: () => get<List<Credential>>("/credentials") });
-  const drop = useAction<string>({ request: (name) => remove(`/credentials/${encodeURIComponent(name)}`), message: (_, name) => `Deleted credential ${name}.`, onSuccess: () => setDeleting(null) });
+  const drop = useAction<string>({ request: (name) => remove(`/credentials/${encodeURIComponent(name)}`), message: (_, name) => `Deleted credential ${name}.` });
   return (
     <Panel
       title="Credentials"
@@ -65,15 +65,9 @@ export function Credentials() {
       )}
       {setting !== null && <SetCredential name={setting} onClose={() => setSetting(null)} />}
       {deleting !== null && (
-        <Dialog title={`Delete credential ${deleting}?`} onClose={() => setDeleting(null)}>
-          <p>Nodes that name it fail from now on.</p>
-          <footer>
-            <Button onClick={() => setDeleting(null)}>Close</Button>
-            <Button kind="danger" busy={drop.isPending} onClick={() => drop.mutate(deleting)}>
-              Delete credential
-            </Button>
-          </footer>
-        </Dialog>
+        <Confirm title={`Delete credential ${deleting}?`} verb="Delete credential" act={() => drop.mutateAsync(deleting)} onClose={() => setDeleting(null)}>
+          Nodes that name it fail from now on.
+        </Confirm>
       )}
     </Panel>
   );

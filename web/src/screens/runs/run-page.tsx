@@ -117,9 +117,11 @@ export function RunPage({ id: named }: { id: string }) {
           {at !== null && !isDag && (
             <Panel title={`State after tick ${at}`}>{state.error ? <ErrorMessage error={state.error} /> : state.data ? <JsonView value={state.data.state} label={`state after tick ${at}`} /> : <Loading />}</Panel>
           )}
-          {run.input !== null && <Panel title="Input"><JsonView value={isDag ? run.input : unpack([run.input])} label="input" /></Panel>}
-          {run.result !== null && <Panel title="Result"><JsonView value={run.result} label="result" /></Panel>}
-          <Journal ticks={journal} total={run.ticks} at={at} onAt={showTick} states={nodeStates} isDag={isDag} query={ticks} />
+          <div className="stack later">
+            {run.input !== null && <Panel title="Input"><JsonView value={isDag ? run.input : unpack([run.input])} label="input" /></Panel>}
+            {run.result !== null && <Panel title="Result"><JsonView value={run.result} label="result" /></Panel>}
+            <Journal ticks={journal} total={run.ticks} at={at} onAt={showTick} states={nodeStates} isDag={isDag} query={ticks} />
+          </div>
         </div>
         <div className="stack">
           {step && isDag && tree.data?.nodes.some((node) => node.node === step) && (

@@ -4,7 +4,7 @@ import { post } from "../../api/client";
 import type { DataForgotten } from "../../api/types";
 import { useAction } from "../../api/use-action";
 import { Button } from "../../components/button";
-import { Dialog } from "../../components/dialog";
+import { Confirm } from "../../components/dialog";
 import { ErrorMessage } from "../../components/feedback";
 import { count } from "../../components/format";
 import { Panel } from "../../components/layout";
@@ -83,18 +83,9 @@ export function Forget() {
         </>
       )}
       {found && confirming && (
-        <Dialog title={`Delete ${rowsOf(found.report)} for good?`} onClose={() => setConfirming(false)}>
-          <p>
-            This deletes {WHAT[found.of.kind]}: <b className="mono">{found.of.text}</b>. It cannot be undone. The audit log names a hash of it.
-          </p>
-          {forget.error && <ErrorMessage error={forget.error} />}
-          <footer>
-            <Button onClick={() => setConfirming(false)}>Close</Button>
-            <Button kind="danger" busy={forget.isPending} onClick={() => forget.mutate(found.of)}>
-              Delete
-            </Button>
-          </footer>
-        </Dialog>
+        <Confirm title={`Delete ${rowsOf(found.report)} for good?`} verb="Delete" act={() => forget.mutateAsync(found.of)} onClose={() => setConfirming(false)}>
+          This deletes {WHAT[found.of.kind]}: <b className="mono">{found.of.text}</b>. It cannot be undone. The audit log names a hash of it.
+        </Confirm>
       )}
     </Panel>
   );
