@@ -33,7 +33,7 @@ from tidemill.core.errors import ConfigError, StoreError, TidemillError
 from tidemill.store.access.payload_codec import load_codec
 from tidemill.store.connection.known_types import KnownTypesConnection
 from tidemill.store.connection.libpq_files import login_of
-from tidemill.store.connection.pool_turns import PoolTurns
+from tidemill.store.connection.pool import Pool
 from tidemill.store.connection.settings import DatabaseSettings
 from tidemill.store.connection.setup import PooledConnection, set_types, watched
 from tidemill.store.connection.url import place_of, to_primary, to_writable
@@ -62,7 +62,6 @@ _DRIVERS = (
 _EXPECTED = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError, asyncpg.LockNotAvailableError)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
-_IDLE_SECONDS = 5.0  # A pooled connection that is not used for so long is closed.
 
 #: The applications of an installation, and the schema of each.
 LIST_APPLICATIONS = "SELECT name, schema FROM installation.application ORDER BY created_at, name"
@@ -91,8 +90,7 @@ class Database:
         self.embedded = _embedded(settings.directory) if settings.url is None else None
         # Compiling one of our short statements takes longer than running it a hundred times.
         self._session = {"application_name": label, "jit": "off", **(session or {})}
-        self._pool: asyncpg.Pool | None = None
-        self._turns = PoolTurns()
+        self._pool: Pool | None = None
         self.translates_errors = False
         """Whether errors of the driver leave this database as errors of ours: for an application's own calls."""
         self._rewritten: dict[str, str] = {}
@@ -231,14 +229,7 @@ class Database:
     async def open(self, *, patience: float | None = None) -> Database:
         """Connect; wait at most `patience` seconds for a server that does not answer (None: forever)."""
         if self._pool is None:
-            pool = asyncpg.create_pool(
-                connect=self._connect_once,
-                min_size=0,
-                max_size=self.settings.pool_size,
-                reset=_no_reset,
-                max_inactive_connection_lifetime=_IDLE_SECONDS,
-            )
-            self._pool = await pool
+            self._pool = Pool(self._connect_once, self.settings.pool_size, self._asked_at)
         await self.locate(patience=patience)
         return self
 
@@ -286,14 +277,14 @@ class Database:
         """A connection from the pool."""
         pool = self._opened()
         with self._own_errors():
-            connection = await self._patiently(lambda: self._turns.take(pool), None)
+            connection = await self._patiently(pool.take, None)
             try:
                 yield connection
             except Exception as error:
-                await _leave_read_only(pool, error)
+                _leave_read_only(pool, error)
                 raise
             finally:
-                await self._turns.give_back(pool, connection)
+                await pool.give_back(connection)
 
     @asynccontextmanager
     async def transaction(self, *, patience: float | None = None) -> AsyncIterator[Executor]:
@@ -301,12 +292,12 @@ class Database:
         pool = self._opened()
 
         async def begin() -> tuple[Any, Any]:
-            connection = await self._turns.take(pool)
+            connection = await pool.take()
             try:
                 transaction = connection.transaction()
                 await transaction.start()
             except BaseException:
-                await self._turns.give_back(pool, connection)
+                await pool.give_back(connection)
                 raise
             return connection, transaction
 
@@ -317,22 +308,22 @@ class Database:
                     yield connection
                 except BaseException as error:
                     await _roll_back(transaction)
-                    await _leave_read_only(pool, error)
+                    _leave_read_only(pool, error)
                     raise
                 await transaction.commit()
             finally:
-                await self._turns.give_back(pool, connection)
+                await pool.give_back(connection)
 
     async def run(self, work: Callable[[Executor], Awaitable[T]], *, patience: float | None = None) -> T:
         """Run idempotent work, and retry it until the server answers."""
 
         async def once() -> T:
             pool = self._opened()
-            connection = await self._turns.take(pool)
+            connection = await pool.take()
             try:
                 return await work(connection)
             finally:
-                await self._turns.give_back(pool, connection)
+                await pool.give_back(connection)
 
         with self._own_errors():
             return await self._patiently(once, patience)
@@ -360,7 +351,11 @@ class Database:
         rows = await self.fetch(statement, *args, patience=patience)
         return rows[0] if rows else None
 
-    def _opened(self) -> asyncpg.Pool:
+    def _asked_at(self, now: float) -> float:
+        """When the call was asked for that takes a connection now: the earliest of those that wait comes first."""
+        return now
+
+    def _opened(self) -> Pool:
         if self._pool is None:
             raise StoreError("the database is not open: call `await database.open()` first")
         return self._pool
@@ -368,7 +363,7 @@ class Database:
     async def _connect_listener(self) -> Connection:
         return watched(await asyncpg.connect(to_writable(self.direct_dsn), timeout=10, **login_of(self.direct_dsn)))
 
-    async def _connect_once(self, *_: Any, **__: Any) -> Connection:
+    async def _connect_once(self) -> Connection:
         login: dict[str, Any] = {"timeout": 10, **login_of(self.dsn)}
         if self.settings.transaction_pooler:
             connection = await asyncpg.connect(
@@ -403,7 +398,7 @@ class Database:
                 if not is_unavailable(error):
                     raise
                 if self._pool is not None:
-                    await self._pool.expire_connections()
+                    self._pool.expire()
                 if give_up is None and pause >= _LONGEST_PAUSE and not warned:
                     warned = True
                     _log().warning("waiting for the database", at=self.where, error=one_line(error))
@@ -431,10 +426,10 @@ def _log() -> Any:
     return structlog.get_logger("tidemill.store")
 
 
-async def _leave_read_only(pool: asyncpg.Pool, error: BaseException) -> None:
+def _leave_read_only(pool: Pool, error: BaseException) -> None:
     """Close the connections to a server that is read-only: the next ones may lead to the primary."""
     if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
-        await pool.expire_connections()
+        pool.expire()
 
 
 async def _roll_back(transaction: Any) -> None:
@@ -458,7 +453,3 @@ def _embedded(directory: str) -> EmbeddedServer:
 def columns(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:
     """Transpose rows into one list per column, for array parameters."""
     return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]
-
-
-async def _no_reset(_: Any) -> None:
-    """Do nothing: our statements leave no session state behind."""

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import asyncio
 
-import asyncpg
 import pytest
 
 from tests.support.cli import PATIENCE
-from tidemill.store.connection import pool_turns
+from tidemill.store.connection import pool as pools
+from tidemill.store.connection.pool import Pool
 from tidemill.store.database import Database
 
 
-def size_of(database: Database) -> int:
+def pool_of(database: Database) -> Pool:
     pool = database._pool
-    assert isinstance(pool, asyncpg.Pool)
-    return pool.get_size()
+    assert pool is not None
+    return pool
+
+
+def size_of(database: Database) -> int:
+    return pool_of(database).size
 
 
 async def test_a_connection_that_is_given_back_is_used_in_place_of_a_second(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database._turns, "_opening_seconds", PATIENCE)
+    monkeypatch.setattr(pool_of(database), "opening_seconds", PATIENCE)
     async with database.acquire() as first:
         assert await first.fetchval("SELECT 1") == 1
         second = asyncio.create_task(database.fetchrow("SELECT 2"))
@@ -42,7 +46,7 @@ async def test_connections_of_a_burst_are_closed_while_others_are_in_use(
 
     async with asyncio.timeout(PATIENCE):
         await asyncio.gather(*(work() for _ in range(4)))
-        monkeypatch.setattr(pool_turns, "SPARE_SECONDS", 0)
+        monkeypatch.setattr(pools, "SPARE_SECONDS", 0)
         assert size_of(database) > 1
         while size_of(database) > 1:
             assert tuple(await database.fetchrow("SELECT 1") or ()) == (1,)
@@ -63,8 +67,8 @@ async def test_work_that_keeps_its_connections_gets_as_many_as_it_needs(database
 async def test_calls_that_wait_together_open_one_connection_at_a_time(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool_turns, "OPENING_SECONDS", 0.5)
-    monkeypatch.setattr(pool_turns, "LONGEST_OPENING", 0.5)
+    monkeypatch.setattr(pools, "SHORTEST_OPENING", 0.5)
+    monkeypatch.setattr(pools, "LONGEST_OPENING", 0.5)
     together = asyncio.Event()
     working: list[int] = []
 
@@ -84,7 +88,7 @@ async def test_calls_that_wait_together_open_one_connection_at_a_time(
 async def test_a_call_that_is_cancelled_leaves_its_turn_to_the_next(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database._turns, "_opening_seconds", 10 * PATIENCE)
+    monkeypatch.setattr(pool_of(database), "opening_seconds", 10 * PATIENCE)
     async with database.acquire():
         second = asyncio.create_task(database.fetchrow("SELECT 2"))
         third = asyncio.create_task(database.fetchrow("SELECT 3"))
