@@ -73,7 +73,7 @@ class JobHandle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
         """The job as it is now, unfinished or finished."""
         row = await show_job((await self._connections.open()).database, self.id)
         if row is None:
-            raise NotFoundError(f"there is no job {self.id}: it never was, or its history has been dropped")
+            raise NotFoundError(f"there is no job {self.id}: it never existed, or its history has been dropped")
         return JobView.of(dict(row))
 
 

@@ -92,7 +92,7 @@ async def create_login_link(tx: Transaction, args: Nothing) -> LoginLink:
 async def revoke_token(tx: Transaction, args: TokenRef) -> None:
     """Revoke a token for good, and log out the browsers that used it."""
     if not 0 < args.id < 2**63:
-        raise NotFoundError(f"there is no token {args.id}")
+        raise NotFoundError(f"there is no token {args.id}: `tidemill token list` lists them")
     await store.revoke_token(tx, args.id, application=administered(tx))
 
 

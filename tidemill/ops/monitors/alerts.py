@@ -257,7 +257,7 @@ async def list_silences(at: Reader, args: ListSilences) -> ListOf[SilenceLine]:
 async def end_silence(tx: Transaction, args: SilenceRef) -> None:
     """Send notices again from now on."""
     if not 0 < args.id < 2**63:
-        raise NotFoundError(f"there is no silence {args.id}")
+        raise NotFoundError(f"there is no silence {args.id}: `tidemill monitor silence` lists them")
     await store.end_silence(tx, args.id)
 
 
@@ -277,7 +277,7 @@ def _state(row: Any) -> AlertState:
 
 def _known(alert: int) -> int:
     if not 0 < alert < 2**63:
-        raise NotFoundError(f"there is no alert {alert}")
+        raise NotFoundError(f"there is no alert {alert}: `tidemill monitor alerts` lists them")
     return alert
 
 

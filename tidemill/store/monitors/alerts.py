@@ -249,7 +249,7 @@ async def list_current(
 async def show_alert(database: Database, id: int) -> asyncpg.Record:
     row = await database.fetchrow(SHOW_ALERT, id)
     if row is None:
-        raise NotFoundError(f"there is no alert {id}")
+        raise NotFoundError(f"there is no alert {id}: `tidemill monitor alerts` lists them")
     return row
 
 
@@ -266,7 +266,7 @@ async def ack_alerts(
     """
     known = await tx.fetch(HOLD_ALERTS, list(ids))
     if missing := set(ids) - {row["id"] for row in known}:
-        raise NotFoundError(f"there is no alert {min(missing)}")
+        raise NotFoundError(f"there is no alert {min(missing)}: `tidemill monitor alerts` lists them")
     return await _ack(tx, known, at=at, note=note, said=said)
 
 
@@ -310,7 +310,7 @@ async def note_alert(
         raise ConfigError("give a note or an owner")
     known = await tx.fetchrow(HOLD_ALERTS, [id])
     if known is None:
-        raise NotFoundError(f"there is no alert {id}")
+        raise NotFoundError(f"there is no alert {id}: `tidemill monitor alerts` lists them")
     await tx.fetch(NOTE_ALERT, id, note, owner, _display_name(tx.by, said))
     before = _held(known)
     given = {"note": note, "owner": owner}
@@ -349,7 +349,7 @@ async def end_silence(tx: Transaction, id: int) -> None:
     """End a silence now: notices of alerts that are still open are sent at once."""
     held = await tx.fetchrow(HOLD_SILENCE, id)
     if held is None:
-        raise NotFoundError(f"there is no silence {id} that has not ended")
+        raise NotFoundError(f"there is no silence {id} that has not ended: `tidemill monitor silence` lists them")
     await tx.execute(END_SILENCE, id)
     await send_silenced_now(tx.database, tx.connection, held["monitor"], id)
     before = {"matchers": decode(held["matchers"]), "until": held["until"], "comment": held["comment"]}

@@ -219,7 +219,7 @@ async def show_batch(at: Database | Reader | Transaction, batch_id: int) -> asyn
     """Everything about one batch."""
     row = await at.fetchrow(SHOW_BATCH, batch_id) if 0 < batch_id < 2**63 else None
     if row is None:
-        raise NotFoundError(f"there is no batch b{batch_id}: it never was, or it has been forgotten with its jobs")
+        raise NotFoundError(f"there is no batch b{batch_id}: it never existed, or it has been forgotten with its jobs")
     return row
 
 
