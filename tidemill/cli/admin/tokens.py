@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated
 
@@ -32,7 +33,7 @@ token = App(name="token", help="Make, list and revoke API tokens.")
 
 
 @token.command
-@options_of(CreateToken, positional=("name",), without=("expires_in",))
+@options_of(CreateToken, positional=("name",), without=("expires_in", "application"))
 def create(
     args: CreateToken,
     *,
@@ -41,9 +42,11 @@ def create(
     json: Json = False,
     place: ServerOptions = ANYWHERE,
 ) -> None:
-    """Make an API token and print it: it is shown this once."""
+    """Make an API token and print it: it is shown this once. With --application it is for this one only."""
     lasts = None if expires == "never" else parse_duration(expires, what="--expires")
-    made = place.do(create_token, msgspec.structs.replace(args, role=role, expires_in=lasts))
+    wanted = msgspec.structs.replace(args, role=role, expires_in=lasts, application=place.application)
+    somewhere = replace(place, application=None)
+    made = (place if somewhere.server_url is None else somewhere).do(create_token, wanted)
     if json:
         return print_json({"secret": made.secret, **msgspec.structs.asdict(made.token)})
     print(made.secret, flush=True)
