@@ -68,6 +68,16 @@ def test_tokens_are_made_listed_and_revoked(shop: Process) -> None:
     assert run(shop.folder, "token", "revoke", "1").returncode == 1
 
 
+def test_a_token_that_is_made_for_one_application_is_for_this_one_only(shop: Process, tmp_path: Path) -> None:
+    create = ("token", "create", "ours", "--role", "admin", "--application", "shop", "--json")
+    made = json.loads(ok(shop.folder, *create))
+    assert made["application"] == "shop"
+    secret = tmp_path / "token"
+    secret.write_text(made["secret"])
+    far = json.loads(ok(shop.folder, *create, "--server", url_of(shop), "--token-file", str(secret)))
+    assert far["application"] == "shop"
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -41,7 +41,7 @@ def create(
     json: Json = False,
     place: TokenOptions = ALL_APPLICATIONS,
 ) -> None:
-    """Make an API token and print it: it is shown this once."""
+    """Make an API token and print it: it is shown this once. With --application it is for this one only."""
     lasts = None if expires == "never" else parse_duration(expires, what="--expires")
     wanted = msgspec.structs.replace(args, role=role, application=place.application, expires_in=lasts)
     made = place.do(create_token, wanted)
