@@ -169,6 +169,23 @@ async def test_a_fork_puts_steps_on_their_queues_again(app: App, database: Datab
             assert await fork.result(timeout=60) == [2, 2], at
 
 
+async def test_a_fork_asks_people_what_the_other_run_was_asking(asking: App, database: Database) -> None:
+    asked = "SELECT node, prompt, schema::text, due_at FROM tidemill.run_input WHERE run_id = $1"
+    async with asking.running():
+        run = await asking.start(Ask, n=1)
+        await asks(database, run)
+        open_questions = await database.fetch(asked, run.id)
+        await run.send_event(HumanResponseEvent(word="yes"))
+        await run.result(timeout=120)
+        before, fork = await asking.runs.fork(run, at=2), await asking.runs.fork(run, at=4)
+        assert await database.fetch(asked, fork.id) == open_questions
+        await asks(database, before)
+        assert len(await database.fetch(asked, before.id)) == 1
+        await asking.submit(fork.id, open_questions[0]["node"], {"word": "no"})
+        assert await fork.result(timeout=120) == [1, 2, "no"]
+        assert await database.fetch(asked, fork.id) == []
+
+
 async def test_a_fork_may_begin_with_another_event(asking: App, database: Database) -> None:
     async with asking.running():
         run = await answered(asking, database, "yes")

@@ -21,6 +21,8 @@ from tidemill.flows.encoding.events import encode_event
 from tidemill.flows.encoding.journal import encode_record, encode_tick, read_record
 from tidemill.flows.reducer.reducer import RULES
 from tidemill.flows.runner.restore import migrate_to, replay_ticks
+from tidemill.flows.runner.steps.human_input import Questionnaire
+from tidemill.store.runs.run_turn import RunTurn
 from tidemill.store.runs.runs import fork_run, read_ticks, show_run
 from tidemill.store.runs.versions import flow_definitions
 from tidemill.store.transaction import Transaction
@@ -50,8 +52,12 @@ async def fork(
     if event is not None:
         ticks[-1] = _with_event(ticks[-1], event, f"tick {at} of run r{source}")
         more = [ticks[-1]]
+    program, asked = declared(workflow).program(durable=True), RunTurn(source, 0, 0)
+    questionnaire = Questionnaire(program.topology, program.begin())
     try:
-        state, timers, version = replay_ticks(workflow, ticks, definitions)
+        state, timers, version = replay_ticks(
+            workflow, ticks, definitions, follow=lambda state, tick: questionnaire.follow(state, [tick], asked)
+        )
         if state.status != "running":
             raise ConfigError(f"run r{source} had ended at tick {at}: fork it from an earlier tick")
         migrated = migrate_to(workflow, state, version, definitions, time.time())
@@ -68,6 +74,7 @@ async def fork(
         origin=origin,
         more=more,
         timers=timers,
+        asks=asked.asks,
     )
 
 

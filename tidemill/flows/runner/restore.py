@@ -142,15 +142,20 @@ class JournalFold:
 
 
 def replay_ticks(
-    workflow: AnyWorkflow, ticks: Iterable[bytes], definitions: Mapping[str, bytes]
+    workflow: AnyWorkflow,
+    ticks: Iterable[bytes],
+    definitions: Mapping[str, bytes],
+    *,
+    follow: Callable[[FlowState, Tick], None] = lambda state, tick: None,
 ) -> tuple[FlowState, dict[str, float], str]:
-    """Replay a journal from its first tick, each tick with its own version.
+    """Replay a journal from its first tick, each tick with its own version; `follow` is called after each.
 
     Returns the state, the timers that were set, and the version of the last tick."""
     fold = JournalFold(workflow, definitions)
     timers: dict[str, float] = {}
     for data in ticks:
         tick, commands = fold.add(data)
+        follow(fold.state, tick)
         if isinstance(tick, Elapsed):
             timers.pop(tick.timer, None)
         for command in commands:

@@ -11,7 +11,7 @@ import asyncpg
 from tidemill.core.errors import NotFoundError
 from tidemill.core.jobs.job import check_key
 from tidemill.store.connection.caller_connection import Statements
-from tidemill.store.database import Database
+from tidemill.store.database import Database, columns
 from tidemill.store.runs.claims import LOAD_SNAPSHOTS, LOAD_TICKS
 from tidemill.store.runs.run_turn import NewRun
 from tidemill.store.runs.sealing import seal_run_tick
@@ -73,6 +73,13 @@ timers AS (
     INSERT INTO tidemill.inbox (run_id, timer, due_at)
     SELECT made.id, w.timer, to_timestamp(w.due) FROM made, unnest($6::text[], $7::float8[]) AS w(timer, due))
 SELECT id FROM made
+"""
+
+#: The questions to people of a new run.
+ASK_AGAIN = """
+INSERT INTO tidemill.run_input (run_id, node, prompt, schema, due_at)
+SELECT $1, q.node, q.prompt, q.schema, to_timestamp(q.due)
+FROM unnest($2::text[], $3::text[], $4::json[], $5::float8[]) AS q(node, prompt, schema, due)
 """
 
 #: Makes a new run claimable.
@@ -178,13 +185,20 @@ async def fork_run(
     origin: bytes,
     more: Sequence[bytes] = (),
     timers: dict[str, float] | None = None,
+    asks: Sequence[tuple[str, str, bytes | None, float | None]] = (),
 ) -> int:
-    """Store a new run with another's first `at` ticks, and `more` after them; returns its id."""
+    """Store a new run with another's first `at` ticks, and `more` after them; returns its id.
+
+    `asks` are its open questions to people, each with its prompt, the schema of the answer and the due time.
+    """
     waiting = timers or {}
     ticks = [seal_run_tick(tx.database, tick) for tick in more]
     number = await tx.fetchval(FORK_RUN, source, at, version, origin, ticks, list(waiting), list(waiting.values()))
     if number is None:
         raise NotFoundError(f"there is no run {source}: `tidemill runs` lists them")
+    if asks:
+        names, prompts, schemas, due = columns(asks, 4)
+        await tx.fetch(ASK_AGAIN, number, names, list(map(tx.database.seal_text, prompts)), schemas, due)
     await tx.fetch(WAKE_RUN, number)
     return number
 
