@@ -45,7 +45,7 @@ async def test_an_unreachable_database_pauses_and_goes_on_without_loss(
         await eventually(lambda: len(Failing.begun) == 4)
         wire.shut()
         Failing.gate.set()
-        await eventually(lambda: dispatcher.reducer.committing == 4)
+        await eventually(lambda: len(dispatcher.reducer._committing) == 4)
         tries = wire.refused
         await eventually(lambda: wire.refused > tries + 5, what="it has tried again and again")
         assert Failing.begun == [0, 1, 2, 3], "nothing more is taken than can be settled"
@@ -83,7 +83,7 @@ async def test_an_unwritable_database_pauses_and_goes_on_without_loss(database: 
             "CREATE TRIGGER no_room BEFORE INSERT ON tidemill.dead_letter EXECUTE FUNCTION full_disk()"
         )
         await publish(database, "posts", [b"{bad"] * 10)
-        await eventually(lambda: dispatcher.reducer.committing == 4)
+        await eventually(lambda: len(dispatcher.reducer._committing) == 4)
         await eventually(lambda: value(database, "SELECT last_value > 3 FROM tries"), what="it has tried again")
         assert dispatcher.reducer.busy == 4
         assert dispatcher.reducer.waiting(0) == 6
