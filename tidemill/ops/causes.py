@@ -121,7 +121,7 @@ async def _read(at: Local, id: str) -> tuple[list[Related], _Cause | None]:
 def _cause_in(origin: Mapping[str, Any] | None, run: int | None) -> _Cause | None:
     """The step back from a job or batch."""
     if origin is not None:
-        for field, form in (("retry_of", "{}"), ("parent", "{}"), ("batch", "b{}"), ("repeats", "r{}")):
+        for field, form in (("retry_of", "{}"), ("parent", "{}"), ("batch", "b{}"), ("run", "r{}"), ("repeats", "r{}")):
             if origin.get(field) is not None:
                 return _Cause(form.format(origin[field]))
     if run is not None:

@@ -37,17 +37,21 @@ async def test_followers_of_an_old_job_are_found_without_reading_the_jobs_after_
     assert f"Seq Scan on job_history_{datetime.now(UTC):%Y%m%d}" not in read, read  # The other days are empty.
 
 
-async def test_what_repeats_a_job_what_it_started_and_what_ends_a_batch_followed_from_it(database: Database) -> None:
+async def test_what_repeats_a_job_what_it_or_a_step_started_and_what_ends_a_batch_followed_from_it(
+    database: Database,
+) -> None:
     await database.fetch("SELECT setval('tidemill.job_id_seq', 100000)")
     origins = (
         '{"by": "job 7 (send)", "parent": 7}',
         '{"by": "ann", "parent": 3, "retry_of": 7}',
         '{"by":"batch 7","batch":7}',
+        '{"by":"run r7","run":7}',
         '{"by":"app of a \\"parent\\"","host":"7"}',
     )
-    started, repeats, ends, other = [str((await database.fetch(ADD, each))[0]["id"]) for each in origins]
+    started, repeats, ends, of_run, other = [str((await database.fetch(ADD, each))[0]["id"]) for each in origins]
     assert [row["id"] for row in await list_followers(database, "7", limit=10)] == [started, repeats]
     assert [row["id"] for row in await list_followers(database, "b7", limit=10)] == [ends]
+    assert [row["id"] for row in await list_followers(database, "r7", limit=10)] == [of_run]
     assert not await list_followers(database, "3", limit=10), "it followed from the job that it repeats"
     assert other not in {row["id"] for row in await list_followers(database, "7", limit=10)}
 

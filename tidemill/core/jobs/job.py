@@ -73,13 +73,15 @@ class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
     pid: int = 0
     schedule: str | None = None
     fire: float | None = None
-    parent: int | str | None = None
-    """The job that started it, or the run of a flow, such as r7."""
+    parent: int | None = None
+    """The job that started it."""
     retry_of: int | None = None
     reason: str | None = None
     """Why its schedule has started it: due, catch-up, backfill or run now."""
     batch: int | None = None
     """The batch whose end it follows from."""
+    run: int | None = None
+    """The run of a flow one of whose steps started it."""
     trace: str | None = None
     """The W3C `traceparent` that a run continues; a job has it in its options."""
     request: str | None = None

@@ -22,14 +22,15 @@ _HOST = socket.gethostname()
 _state: ContextVar[str | None] = ContextVar("tidemill_state", default=None)
 _request: ContextVar[str | None] = ContextVar("tidemill_request", default=None)
 
-_RUN = re.compile(r"run (r\d+)")
+_RUN = re.compile(r"run r(\d+)")
 _CAUSE = re.compile(r"(?:failed )?job (\d+)(?: .*)?|run (r\d+)|batch (b\d+)|(?:message|state) (.+)", re.DOTALL)
 
 
 def origin_here(
     by: str,
     *,
-    parent: int | str | None = None,
+    parent: int | None = None,
+    run: int | None = None,
     schedule: str | None = None,
     fire: float | None = None,
     reason: str | None = None,
@@ -37,7 +38,7 @@ def origin_here(
     """The origin of a job or run that this process stores."""
     return Origin(
         by=by, host=_HOST, pid=os.getpid(), schedule=schedule, fire=fire, parent=parent, reason=reason,
-        request=_request.get(),
+        run=run, request=_request.get(),
     )  # fmt: skip
 
 
@@ -45,7 +46,7 @@ def origin_of_code(otherwise: str) -> Origin:
     """The origin of a job or run that the calling code starts: the work that it runs in, or else a program in words."""
     job, work = find_current_job(), current_work()
     run = None if job is not None or work is None else _RUN.fullmatch(work)
-    return origin_here(work or otherwise, parent=run[1] if run else None if job is None else job.id)
+    return origin_here(work or otherwise, parent=None if job is None else job.id, run=int(run[1]) if run else None)
 
 
 def current_work() -> str | None:

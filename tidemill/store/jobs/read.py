@@ -82,11 +82,11 @@ FROM tidemill.job WHERE state = 'running' AND progress IS NOT NULL ORDER BY id L
 
 #: The same expressions as in the partial indexes on what jobs and runs follow from.
 _FOLLOWS = """
-coalesce(origin ->> 'retry_of', origin ->> 'parent', 'b' || (origin ->> 'batch')) = $1
+coalesce(origin ->> 'retry_of', origin ->> 'parent', 'b' || (origin ->> 'batch'), 'r' || (origin ->> 'run')) = $1
     AND origin::text NOT LIKE '{"by":"app %' AND origin::text NOT LIKE '{"by" : "SQL by %'
-    AND origin::text LIKE ANY (ARRAY['%"parent"%', '%"retry_of"%', '%"batch"%'])"""
+    AND origin::text LIKE ANY (ARRAY['%"parent"%', '%"retry_of"%', '%"batch"%', '%"run"%'])"""
 
-#: The jobs and runs that a job started or a batch's end enqueued, and the jobs that repeat a job, oldest first.
+#: What a job or a step of a run started or a batch's end enqueued, and the jobs that repeat a job, oldest first.
 LIST_FOLLOWERS = f"""
 SELECT id::text, 'job' AS kind, task AS name, state, created_at FROM tidemill.job WHERE {_FOLLOWS}
 UNION ALL
