@@ -75,6 +75,8 @@ PLACES = (
     "SELECT content FROM tidemill.state_blob",
     "SELECT payload FROM tidemill.stream_outbox WHERE sink = 'away'",
     "SELECT payload FROM tidemill.dead_letter WHERE sink = 'refusing'",
+    """SELECT status FROM tidemill.stream_status
+       WHERE status::jsonb @? '$.sinks[*] ? (@.name == "refusing" && @.error != null)'""",
     "SELECT error FROM tidemill.monitor_problem",
     "SELECT explain FROM tidemill.alert WHERE monitor = 'riddles'",
     "SELECT errors FROM tidemill.job WHERE queue = 'notifications' AND errors IS NOT NULL",

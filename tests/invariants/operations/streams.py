@@ -5,19 +5,17 @@ from __future__ import annotations
 from datetime import datetime
 from uuid import uuid4
 
-import msgspec
-
 from tests.invariants.operations.case import Case, World
 from tidemill.ops.streams import dead_letters, streams
 from tidemill.store.streams import streams as streams_store
 
 DISPATCHER = {
-    "mode": "run", "in_flight": 0, "max_concurrency": 9, "engines": 1, "restarts": 0, "plans": {},
+    "mode": "run", "in_flight": 0, "max_concurrency": 9, "engines": 1, "restarts": 0, "plans": {}, "sinks": [],
     "live": {"open": 0, "done": 0, "shed": 0},
     "sources": [
         {
             "name": name, "enabled": True, "weight": 1, "max_qps": None, "rate": 0, "lag": 3, "in_flight": 0, "done": 7,
-            "retried": 0, "dead": 1, "expired": 0, "duplicates": 0,
+            "retried": 0, "dead": 1, "expired": 0, "duplicates": 0, "error": None,
         }
         for name in ("web", "shop")
     ],
@@ -26,8 +24,7 @@ DISPATCHER = {
 
 async def a_stream(world: World) -> None:
     """A dispatcher runs stream `posts`, which has two dead letters."""
-    status = msgspec.json.encode(DISPATCHER)
-    await streams_store.report_status(world.database, uuid4(), "posts", "alpha", 17, status)
+    await streams_store.report_status(world.database, uuid4(), "posts", "alpha", 17, DISPATCHER)
     await world.database.fetch(
         "INSERT INTO tidemill.dead_letter (stream, source, place, why, attempts, at, error, plans, payload) "
         "SELECT 'posts', 'web', 'p' || n, 'failed', 3, '2026-01-02Z', 'Rank: too long', '{Rank}', '{}' "

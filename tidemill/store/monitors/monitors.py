@@ -7,7 +7,7 @@ a share of the entities may fold it. The results of an entity are written in one
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import asyncpg
@@ -481,5 +481,6 @@ async def commit_entities(
         await connection.execute(database.sql(KEEP_CHECKPOINTS), name, version, *rest, database.seal_each(states))
 
 
-async def write_status(database: Database, name: str, status: object) -> None:
-    await database.fetch(WRITE_STATUS, name, encode(status))
+async def write_status(database: Database, name: str, status: Mapping[str, Any]) -> None:
+    """Write the status of a monitor; what its source answers may quote a payload."""
+    await database.fetch(WRITE_STATUS, name, encode({**status, "error": database.seal_text(status["error"])}))

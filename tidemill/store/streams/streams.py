@@ -10,6 +10,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from tidemill.core.codec import encode
 from tidemill.store.database import Database, Executor
 from tidemill.store.streams.sealing import seal_message
 from tidemill.store.transaction import Transaction
@@ -321,8 +322,15 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-async def report_status(database: Database, dispatcher: UUID, stream: str, host: str, pid: int, status: bytes) -> None:
-    await database.fetch(WRITE_STATUS, dispatcher, stream, host, pid, status, patience=1.0)
+async def report_status(
+    database: Database, dispatcher: UUID, stream: str, host: str, pid: int, status: Mapping[str, Any]
+) -> None:
+    """Write the status of a dispatcher; what a source or sink answers may quote a payload."""
+    sealed = {
+        part: [{**each, "error": database.seal_text(each["error"])} for each in status[part]]
+        for part in ("sources", "sinks")
+    }
+    await database.fetch(WRITE_STATUS, dispatcher, stream, host, pid, encode({**status, **sealed}), patience=1.0)
 
 
 async def read_status(database: Database, stream: str | None = None) -> list[asyncpg.Record]:

@@ -62,11 +62,11 @@ class StreamReporter:
             await self._count_outbox()
             self._dispatcher.ids.warn_of_forgotten()
             self.count()
-            status = encode(self.status())
-            if status == reported and time.monotonic() - reported_at < QUIET_EVERY:
+            status = self.status()
+            if (encoded := encode(status)) == reported and time.monotonic() - reported_at < QUIET_EVERY:
                 await asyncio.sleep(EVERY)
                 continue
-            reported, reported_at = status, time.monotonic()
+            reported, reported_at = encoded, time.monotonic()
             try:
                 await store.report_status(
                     self._database, self._dispatcher.id, self._dispatcher.stream.name, _HOST, os.getpid(), status
