@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote, quote_plus
 
+import psutil
 import pytest
 import uvloop
 
@@ -126,6 +129,13 @@ def test_a_command_has_its_arguments_folder_time_limit_and_return_code(tmp_path:
         node("s", "set", fields=[{"name": "code", "value": "{{$.c.returnCode}}"}]),
     )
     assert told["s"] == [{"code": 3}]
+
+
+def test_a_command_ends_with_its_own_end_also_if_what_it_has_started_lives_on() -> None:
+    made = run(node("c", "run_command", command="sleep 600 & echo $!", timeout=30))
+    left = int(made["c"][0]["stdout"])
+    assert psutil.Process(left).name() == "sleep"
+    os.kill(left, signal.SIGKILL)
 
 
 async def test_stages_run_commands_ifs_and_folders_and_read_json(tmp_path: Path, database: Database) -> None:

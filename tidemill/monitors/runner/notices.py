@@ -12,11 +12,8 @@ import asyncio
 import hashlib
 import inspect
 import os
-import signal
-import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from email.message import EmailMessage
 from functools import partial
 from itertools import groupby
@@ -32,6 +29,7 @@ from tidemill.core.retry import retry
 from tidemill.core.web.public_url import site_of
 from tidemill.core.web.webhook_signature import sign_webhook
 from tidemill.engine.containment.blocked_time import TimeLimit
+from tidemill.engine.containment.external_command import run_external_command
 from tidemill.engine.jobs.task import Task, TaskOptions
 from tidemill.engine.outbound_http import OutboundHttpError, fetch
 from tidemill.engine.outbound_mail import OutboundMailError, send_mail
@@ -270,34 +268,15 @@ def _mail(channel: Email, message: Notice) -> None:
 
 
 async def _run(channel: Command, message: Notice) -> None:
-    """Run a command. Its ends are files, not pipes: those would keep us waiting for all that it has started."""
+    """Run a command."""
     argv = [part.replace("{title}", message.title).replace("{id}", message.id) for part in channel.argv]
     limit = parse_duration(channel.timeout, what="timeout")
-    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as errors:
-        given.write(msgspec.json.encode(message.as_json()))
-        given.seek(0)
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *argv,
-                stdin=given,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=errors,
-                env={**os.environ, "TIDEMILL_MESSAGE_ID": message.id},
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as error:
-            raise NotSentError(f"{argv[0]} cannot be started: {error}") from error
-        try:
-            async with asyncio.timeout(limit):
-                await process.wait()
-        except TimeoutError as error:
-            raise NotSentError(f"{argv[0]} did not end within {limit:g} s") from error
-        finally:
-            if process.returncode is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # Also what it has started.
-                await process.wait()
-        if process.returncode:
-            errors.seek(max(0, errors.seek(0, os.SEEK_END) - SHOWN))
-            said = errors.read().decode(errors="replace")
-            raise NotSentError(f"{argv[0]} ended with {process.returncode}: {said}")
+    given, env = msgspec.json.encode(message.as_json()), {**os.environ, "TIDEMILL_MESSAGE_ID": message.id}
+    try:
+        ended = await run_external_command(argv, given, timeout=limit, env=env, keeps_output=False, most_errors=SHOWN)
+    except TimeoutError as error:
+        raise NotSentError(f"{argv[0]} did not end within {limit:g} s") from error
+    except (OSError, ValueError) as error:
+        raise NotSentError(f"{argv[0]} cannot be started: {error}") from error
+    if ended.status:
+        raise NotSentError(f"{argv[0]} ended with {ended.status}: {ended.errors.decode(errors='replace')}")

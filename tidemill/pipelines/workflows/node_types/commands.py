@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import os
-import signal
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tidemill.core.errors import ConfigError
+from tidemill.engine.containment.external_command import run_external_command
 from tidemill.pipelines.workflows.expressions.javascript import current_names, evaluate, fill, shown
 from tidemill.pipelines.workflows.expressions.safe_templates import (
     check_option,
@@ -45,34 +41,20 @@ async def run_command(data: dict[str, Any], item: dict[str, Any]) -> Any:
     folder = data.get("workingDirectory")
     where = None if not folder else filled_path(str(folder), lambda each: shown(evaluate(each, item)))
     patience = float(data.get("timeout") or PATIENCE)
-    pipe = asyncio.subprocess.PIPE
-    # A file, not a pipe: a command may end without reading it.
-    with tempfile.TemporaryFile() as given:
-        given.write(shown(data.get("stdin", "")).encode())
-        given.seek(0)
-        try:
-            child = await asyncio.create_subprocess_exec(
-                *words, stdin=given, stdout=pipe, stderr=pipe, cwd=where, start_new_session=True
-            )
-        except OSError as error:
-            raise ConfigError(f"the command cannot be run: {error}") from error
+    given = shown(data.get("stdin", "")).encode()
     try:
-        async with asyncio.timeout(patience):
-            output, errors = await child.communicate()
+        ended = await run_external_command(words, given, timeout=patience, cwd=where)
     except TimeoutError as error:
         raise ConfigError(f"the command ran longer than its timeout of {patience:g} s, and was ended") from error
-    finally:
-        if child.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)  # Also what it has started.
-            await child.wait()
+    except OSError as error:
+        raise ConfigError(f"the command cannot be run: {error}") from error
     made = {
-        "stdout": output.decode(errors="replace"),
-        "stderr": errors.decode(errors="replace"),
-        "returnCode": child.returncode,
+        "stdout": ended.output.decode(errors="replace"),
+        "stderr": ended.errors.decode(errors="replace"),
+        "returnCode": ended.status,
     }
-    if child.returncode != 0 and not data.get("mayFail"):
-        raise ConfigError(f"the command ended with {child.returncode}: {made['stderr'].strip()[:500]}")
+    if ended.status != 0 and not data.get("mayFail"):
+        raise ConfigError(f"the command ended with {ended.status}: {made['stderr'].strip()[:500]}")
     return made
 
 
