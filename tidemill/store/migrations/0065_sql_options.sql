@@ -67,6 +67,17 @@ BEGIN
     IF insert_job.at IS NOT NULL AND insert_job.delay IS NOT NULL THEN
         RAISE EXCEPTION 'give either delay or at, not both' USING ERRCODE = 'invalid_parameter_value';
     END IF;
+    IF insert_job.priority NOT BETWEEN 0 AND 9 THEN
+        RAISE EXCEPTION 'priority % is outside 0 to 9', insert_job.priority
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF insert_job.queue !~ '^[^[:space:][:cntrl:]]([^[:cntrl:]]{0,198}[^[:space:][:cntrl:]])?$' THEN
+        RAISE EXCEPTION '% is not a queue name: use 1 to 200 printable characters, no space at the ends',
+            quote_literal(left(insert_job.queue, 100)) USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF array_position(insert_job.tags, NULL) IS NOT NULL THEN
+        RAISE EXCEPTION 'a tag is NULL' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     gate := coalesce(insert_job.concurrency_key, usual.concurrency_key);
     IF position('{' IN gate) > 0 THEN
         gate := tidemill.fill_in(gate, usual.template, insert_job.args);
@@ -88,6 +99,10 @@ BEGIN
     END IF;
     IF rated IS NOT NULL THEN
         lane := coalesce(lane, '') || chr(31) || rated;
+    END IF;
+    IF greatest(octet_length(alone), octet_length(gate), octet_length(lane)) > 1800 THEN
+        RAISE EXCEPTION 'unique_key, concurrency_key, and fair_key with rate_key, have at most 1800 bytes'
+            USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF gate IS NOT NULL THEN
         most := coalesce(insert_job.max_concurrency, usual.max_concurrency);
