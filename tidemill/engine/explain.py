@@ -58,8 +58,8 @@ def explain_run_end(row: Mapping[str, Any]) -> str:
     if row["note"]:
         return str(row["note"])
     ended = {"succeeded": "It succeeded", "failed": "It failed", "cancelled": "It was cancelled"}
-    took = (row["ended_at"] - row["created_at"]).total_seconds()
-    return f"{ended.get(row['state'], 'It has ended: ' + row['state'])} after {format_duration(took)}."
+    took = format_duration((row["ended_at"] - row["created_at"]).total_seconds())
+    return f"{ended.get(row['state'], 'It has ended: ' + row['state'])} after {took}."
 
 
 def explain_input(row: Mapping[str, Any]) -> str:

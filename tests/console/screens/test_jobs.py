@@ -271,7 +271,7 @@ def test_a_schedule_is_made_and_deleted_in_the_console(shop: Harbour, console: W
     assert console.seen_by_all("schedules-own") == []
     page.get_by_role("button", name="Fires of own one").click()
     expect(dialog.get_by_role("heading", name="Next fires")).to_be_visible()
-    expect(dialog.get_by_text("It has not fired yet.")).to_be_visible()
+    expect(dialog.get_by_text("It has not been due yet.")).to_be_visible()
     dialog.get_by_label("Since").fill("2026-01-01T00:00")
     dialog.get_by_label("Until").fill("2026-01-01T02:30")
     dialog.get_by_role("button", name="Backfill").click()

@@ -48,8 +48,8 @@ async def site(database_url: str, database: Database, address: str) -> AsyncIter
         b"\xff\x00" * 50_000,
     )
     await database.fetch(
-        "INSERT INTO tidemill.run (id, workflow, kind, version, input, result, state) "
-        "VALUES (5, 'order', 'Asking', '1', $1, '1', 'succeeded')",
+        "INSERT INTO tidemill.run (id, workflow, kind, version, input, result, state, ended_at) "
+        "VALUES (5, 'order', 'Asking', '1', $1, '1', 'succeeded', now())",
         json.dumps({"text": "i" * 90_000}).encode(),
     )
     await database.fetch(
@@ -119,8 +119,8 @@ async def test_a_large_argument_in_the_tree_of_a_dag_is_cut(site: WebServer, dat
     dag = Dag("d", [task_node("a", "t", args={"text": "x" * 90_000, "small": 1})])
     given = encode(DagInput(msgspec.Raw(dag.to_json()), {}))
     await database.fetch(
-        "INSERT INTO tidemill.run (id, workflow, kind, version, input, state) "
-        "VALUES (6, 'd', $2, '1', $1, 'succeeded')",
+        "INSERT INTO tidemill.run (id, workflow, kind, version, input, state, ended_at) "
+        "VALUES (6, 'd', $2, '1', $1, 'succeeded', now())",
         given,
         DAG_KIND,
     )
