@@ -8,7 +8,7 @@ from tests.support.waiting import eventually
 from tidemill import App
 from tidemill.core.errors import NotFoundError
 from tidemill.dags import Dag, node
-from tidemill.flows import StartEvent, StopEvent, Workflow, step
+from tidemill.flows import Context, StartEvent, StopEvent, Workflow, step
 from tidemill.ops.explain import ExplainObject, Explanation, explain
 
 
@@ -41,6 +41,25 @@ async def test_a_run_says_who_started_it_and_is_followed_by_the_jobs_of_its_step
     back = await explained(app, job.id)
     assert [each.id for each in back.because] == [f"r{run.id}", ""]
     assert back.why[0].startswith(f"Enqueued by run r{run.id} on ")
+
+
+async def test_a_child_run_is_among_what_followed_from_its_parent_once(app: App) -> None:
+    @app.workflow
+    class Leaf(Workflow):
+        @step
+        async def leaf(self, ev: StartEvent) -> StopEvent:
+            return StopEvent(result=1)
+
+    @app.workflow
+    class Tree(Workflow):
+        @step
+        async def grow(self, ctx: Context, ev: StartEvent) -> StopEvent:
+            return StopEvent(result=await ctx.child(Leaf))
+
+    async with app.running():
+        run = await app.start(Tree)
+        assert await run == 1
+    assert [each.what for each in (await explained(app, f"r{run.id}")).followed] == ["run Leaf"]
 
 
 async def test_a_node_that_has_ended_says_how_long_it_took_and_where_its_jobs_are(app: App) -> None:

@@ -167,7 +167,9 @@ async def _run(at: Local, id: str) -> Explanation:
     runs = (await at.do(list_runs, ListRuns(parent=run.id, limit=MOST_FOLLOWED))).items
     followed = [Related(str(each.id), f"job {each.task}", each.state) for each in reversed(jobs)]
     followed += [Related(f"r{each.id}", f"run {each.workflow}", each.state) for each in reversed(runs)]
-    followed += [*await _followers(at, f"r{run.id}"), *await _published(at, f"run r{run.id}")]
+    children = {f"r{each.id}" for each in runs}
+    followed += [each for each in await _followers(at, f"r{run.id}") if each.id not in children]
+    followed += await _published(at, f"run r{run.id}")
     because = await causes_of_run(at, run.id)
     why = [*explain_run_start(run.origin), *run.why]
     return Explanation(
