@@ -98,7 +98,8 @@ async def test_changes_while_nobody_was_connected_are_told_on_return(database: D
     async with web_server(database_url) as web, web.client() as api:
         await old_ones_have_ended(database)
         async with listening(api, "/changes") as heard:
-            pass
+            await put(database, "before")  # Else the server may not have looked since old transactions have ended.
+            await eventually(lambda: "before" in heard.names("queues"))
         for number in range(300):
             await put(database, f"q{number}")
         async with listening(api, "/changes", heard.last_id) as again:
