@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from tests.support import eventually, value
 from tests.support.cli import PATIENCE
 from tidemill.store.connection import pool as pools
 from tidemill.store.connection.pool import Pool
@@ -96,3 +97,17 @@ async def test_a_call_that_is_cancelled_leaves_its_turn_to_the_next(
     second.cancel()  # In the moment in which it was given the connection.
     async with asyncio.timeout(PATIENCE):
         assert tuple(await third or ()) == (3,)
+
+
+async def test_a_statement_that_is_cancelled_has_ended_when_its_connection_is_used_again(database: Database) -> None:
+    sleeping = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(600)' AND state = 'active'"
+    async with Database(database.settings) as other:
+        cancelled = asyncio.create_task(other.fetch("SELECT pg_sleep(600)"))
+        await eventually(lambda: value(database, sleeping))
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        async with asyncio.timeout(PATIENCE):
+            assert await value(other, "SELECT 2") == 2
+        assert await value(database, sleeping) == 0
+        assert size_of(other) == 1

@@ -78,10 +78,11 @@ class Pool:
         protocol: Any = connection._protocol  # pyright: ignore[reportAttributeAccessIssue]
         try:
             if protocol is not None and protocol._is_cancelling():
-                await protocol._wait_for_cancellation(None)
-        except BaseException:
+                await connection.execute("SELECT")  # It waits for the end of the statement that was cancelled.
+        except BaseException as error:
             connection.terminate()
-            raise
+            if not isinstance(error, Exception):
+                raise
         finally:
             self._return(connection)
 
