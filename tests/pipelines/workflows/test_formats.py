@@ -134,7 +134,7 @@ def test_a_command_has_its_arguments_folder_time_limit_and_return_code(tmp_path:
 def test_a_command_ends_with_its_own_end_also_if_what_it_has_started_lives_on() -> None:
     made = run(node("c", "run_command", command="sleep 600 & echo $!", timeout=30))
     left = int(made["c"][0]["stdout"])
-    assert psutil.Process(left).name() == "sleep"
+    assert psutil.pid_exists(left)
     os.kill(left, signal.SIGKILL)
 
 
