@@ -53,7 +53,7 @@ class SafeConsole(Console):
 
 
 class LineTable(Table):
-    """A table whose texts take one line each, whatever characters they have.
+    """A table whose texts take one line each: line breaks and control characters are escaped.
 
     Where it is wider than the terminal, empty columns are left out, then long texts are cut, then columns of zeros are
     left out, and then the last columns follow below, behind the first one. Heads and figures are never cut.

@@ -74,7 +74,7 @@ def fill_json(text: str, context: Mapping[str, Any]) -> Any:
 
 
 def check_json(text: str) -> None:
-    """Raise a `ConfigError` if a text is not JSON, whatever its expressions are: one may be a text or a number."""
+    """Raise a `ConfigError` if a text is JSON for no values of its expressions: one may be a text or a number."""
     try:
         _read_json(text, lambda _: "a")
     except ConfigError:
