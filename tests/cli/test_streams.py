@@ -52,11 +52,12 @@ def up(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> It
 
 def status(folder: Path, fits: Any) -> dict[str, Any]:
     """The status of the stream, once it is as it should be."""
-    found = asked_until(
-        lambda: listing(folder, "stream", "status", "orders"),
-        lambda found: found and found[0]["dispatchers"] and fits(found[0]["dispatchers"][0]),
-    )
-    return found[0]["dispatchers"][0]
+
+    def dispatchers() -> list[dict[str, Any]]:  # Its dispatcher is listed soon after the log says that it runs.
+        streams = [each for each in listing(folder, "stream", "status") if each["name"] == "orders"]
+        return streams[0]["dispatchers"] if streams else []
+
+    return asked_until(dispatchers, lambda found: found and fits(found[0]))[0]
 
 
 def settled(found: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -83,8 +83,13 @@ class HttpClient:
         body: bytes | None = None,
         acts: bool = False,
         keyed: bool = True,
+        given_up: threading.Event | None = None,
     ) -> bytes:
-        """Send a request until it is answered, or no answer comes for a while. All requests here may be repeated."""
+        """Send a request until it is answered, or no answer comes for a while. All requests here may be repeated.
+
+        Nothing is sent once the request is `given_up`.
+        """
+        given_up = given_up or threading.Event()
         address = self._address(parts, query)
         headers = dict(self._headers)
         if acts and method == "POST" and keyed:
@@ -98,6 +103,8 @@ class HttpClient:
                 try:
                     if self._connection.sock is None:
                         _open(self._connection)
+                    if given_up.is_set():
+                        raise ServerError(f"the request to {self.where} was given up")
                     is_sent = True
                     self._connection.request(method, address, body, headers)
                     answer = self._connection.getresponse()
@@ -124,9 +131,11 @@ class HttpClient:
 
     async def request_async(self, *args: Any, **more: Any) -> bytes:
         """The same without blocking the event loop; cancelling it breaks the request off."""
+        given_up = threading.Event()
         try:
-            return await asyncio.to_thread(self.request, *args, **more)
+            return await asyncio.to_thread(self.request, *args, given_up=given_up, **more)
         except asyncio.CancelledError:
+            given_up.set()  # Its thread would otherwise send it again.
             self.close()
             raise
 
@@ -212,6 +221,7 @@ class RemoteChanges:
 
     def __init__(self, connection: http.client.HTTPConnection, address: str, headers: Mapping[str, str]) -> None:
         self._connection = connection
+        self._connection.auto_open = 0  # What `close` has closed stays closed.
         self._address = address
         self._headers = {**headers, "Accept": "text/event-stream"}
         self._loop = asyncio.get_running_loop()
@@ -228,8 +238,9 @@ class RemoteChanges:
         while not self._closed:
             with contextlib.suppress(OSError, http.client.HTTPException, ValueError, AttributeError):
                 _open(self._connection)
-                self._connection.request("GET", self._address, headers=self._headers)
-                self._follow(self._connection.getresponse())
+                if not self._closed:  # `close` finds no socket to break off while it is being connected.
+                    self._connection.request("GET", self._address, headers=self._headers)
+                    self._follow(self._connection.getresponse())
             self._connection.close()
             if not self._closed:
                 time.sleep(RETRY_AFTER)
