@@ -183,6 +183,21 @@ async def test_messages_are_those_that_publish_appends(app: App, sql: Any) -> No
     assert plain == called
 
 
+@pytest.mark.parametrize("later", ["at => 'infinity'", "at => '0044-03-15 BC'", "delay => '100000 years'"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        """enqueue('send_receipt', '{"order_id": 7}', %s)""",
+        """enqueue_batch('send_receipt', ARRAY['{"order_id": 7}']::jsonb[], %s)""",
+        """start('Letter', '{"topic": "tides"}', %s)""",
+        """send(start('Letter', '{"topic": "tides"}'), 'shop.LetterApproved', '{}', %s)""",
+    ],
+)
+async def test_a_moment_that_no_process_could_read_is_refused(app: App, sql: Any, call: str, later: str) -> None:
+    with pytest.raises(asyncpg.CheckViolationError, match="within_the_years_1_to_9999"):
+        await sql.fetchval(f"SELECT tidemill.{call % later}")
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [

@@ -134,8 +134,7 @@ class NewJob(msgspec.Struct, frozen=True, omit_defaults=True):
         """Return this job, or raise a `ConfigError` that names the invalid option."""
         check_name("queue", self.queue)
         check_name("task", self.task)
-        if self.priority not in PRIORITIES:
-            raise ConfigError(f"priority {self.priority} is outside 0 to 9 (9 runs first; default {DEFAULT_PRIORITY})")
+        check_priority(self.priority)
         if self.options is not None and (model := self.options.required_model) is not None:
             check_name("model", model)
             if self.options.isolation == "process":
@@ -246,6 +245,18 @@ class AttemptError(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str
     traceback: str = ""
     worker: str = ""
+
+
+def is_priority(value: object) -> bool:
+    """Whether this is a whole number from 0 to 9; True and 5.0 are not, which the database would refuse."""
+    return isinstance(value, int) and not isinstance(value, bool) and value in PRIORITIES
+
+
+def check_priority(priority: Any) -> int:
+    """Return the priority; a `ConfigError` if it is none."""
+    if is_priority(priority):
+        return priority
+    raise ConfigError(f"priority {priority!r} is outside 0 to 9 (9 runs first; default {DEFAULT_PRIORITY})")
 
 
 def check_key(what: str, key: object) -> str:
