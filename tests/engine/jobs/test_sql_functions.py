@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from datetime import timedelta
 from typing import Any
 
 import asyncpg
@@ -104,6 +105,16 @@ async def test_the_last_call_of_a_debounced_job_wins_and_a_running_one_is_left_a
     await sql.execute("UPDATE tidemill.job SET state = 'running'")
     assert await sql.fetchval(enqueue, '{"n": 3}') > first
     assert [row[0] for row in await sql.fetch("SELECT args ->> 'n' FROM tidemill.job ORDER BY id")] == ["2", "3"]
+
+
+async def test_a_debounced_job_has_the_deadline_of_its_last_call(sql: Any) -> None:
+    enqueue = "SELECT tidemill.enqueue('alone', '{\"n\": 1}', unique_key => 'k', debounce => '1 hour', deadline => $1)"
+    for later in (2, 9, 4):
+        await sql.fetchval(enqueue, timedelta(hours=later))
+        due = f"deadline BETWEEN now() + '{later - 1} hours' AND now() + '{later} hours'"
+        assert await sql.fetchval(f"SELECT {due} FROM tidemill.job")
+    await sql.fetchval(enqueue, None)
+    assert await sql.fetchval("SELECT deadline FROM tidemill.job") is None
 
 
 async def test_another_limit_of_a_concurrency_key_applies_at_once(sql: Any) -> None:
