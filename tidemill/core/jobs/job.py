@@ -76,6 +76,8 @@ class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
     parent: int | None = None
     """The job that started it."""
     retry_of: int | None = None
+    place: int | None = None
+    """Of a retry in a batch: the job that was first in its place, whose order the results have."""
     reason: str | None = None
     """Why its schedule has started it: due, catch-up, backfill or run now."""
     batch: int | None = None
