@@ -1,3 +1,5 @@
+ALTER TABLE tidemill.queue ALTER COLUMN tokens SET DEFAULT 0;
+
 DO $$
 BEGIN
     EXECUTE replace(pg_get_functiondef('tidemill.insert_job'::regproc),

@@ -1,5 +1,5 @@
 -- needs_at_least: 49
--- Moments of jobs and runs that are stored are those that were asked for, and that can be read again.
+-- Stored jobs are what was asked for: moments that can be read again, the last deadline, and limits that begin with a burst.
 
 -- Moments that Python does not know, such as `infinity`, are refused: one such job would stop every process that reads it.
 ALTER TABLE tidemill.job ADD CONSTRAINT within_the_years_1_to_9999
@@ -17,3 +17,6 @@ BEGIN
     EXECUTE replace(pg_get_functiondef('tidemill.insert_job'::regproc), 'SET args = insert_job.args, due_at',
                     'SET args = insert_job.args, deadline = now() + insert_job.deadline, due_at');
 END $$;
+
+-- The bucket of a queue is full when its limit is new, so that its first jobs start at once, as after a quiet time.
+ALTER TABLE tidemill.queue ALTER COLUMN tokens SET DEFAULT 1e9;
