@@ -32,12 +32,17 @@ if TYPE_CHECKING:
     from tidemill.streams.runner.dispatcher import Dispatcher, ServeStream
 
 
-class PublishOptions(TypedDict, total=False):
-    """The options of `publish`."""
+class MessageOptions(TypedDict, total=False):
+    """The options of a message."""
 
     key: str | None
     """Messages with the same key are handled in their order, where the stream says so."""
     headers: Mapping[str, str] | None
+
+
+class PublishOptions(MessageOptions, total=False):
+    """The options of `publish`."""
+
     conn: Any
     """The caller's own open connection: the message exists if and only if its transaction commits."""
 
