@@ -79,6 +79,14 @@ async def test_a_node_that_has_ended_says_how_long_it_took_and_where_its_jobs_ar
     assert took.endswith(f"; `tidemill jobs --run r{run.id}` lists the jobs of its run.")
 
 
+async def test_a_run_that_has_not_begun_says_when_it_expires(app: App) -> None:
+    app.dag(Dag("order", nodes=[node("pack", "pack")]))
+    async with app:
+        run = await app.start("order", delay="2h", deadline="1h")
+        said = (await explained(app, f"r{run.id}")).why
+    assert said[-1].startswith("It expires if it has not started by ")
+
+
 async def test_a_run_says_what_its_job_waits_for(app: App) -> None:
     @app.task(queue="far")
     async def pack() -> str:
