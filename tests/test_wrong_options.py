@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
 from tidemill import App
-from tidemill.core.errors import TidemillError
+from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.dags import Dag, input_node
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
+from tidemill.flows.errors import WorkflowValidationError
 from tidemill.ops.runs.events import SendEvent, send_event
 from tidemill.pipelines import DatabaseStates, Pipeline
+from tidemill.store.database import Database
 
 
 class Word(Event):
@@ -96,6 +99,10 @@ WRONG: list[tuple[Wrong, str]] = [
         "a state is text, bytes or chunks of bytes, and not 7",
     ),
     (lambda shop: shop.write("raw/{name}.txt", {"a": 1}), "the content of a state is text, bytes or chunks of bytes"),
+    (lambda shop: shop.app.publish("news", {}, key="\0"), "key .* cannot be stored: it contains NUL"),
+    (lambda shop: shop.app.publish("news", {}, headers={"n": 1}), "header 'n' is 1: names and values of headers are"),
+    (lambda shop: shop.app.publish("news", {}, headers=["n"]), "are not headers: write a dict"),
+    (lambda shop: shop.event(Word(text="\ud800")), "Word cannot be stored as JSON: .*surrogates not allowed"),
     (
         lambda shop: shop.app.batch([], on_sucess=shop.send),
         "no option 'on_sucess'; did you mean 'on_success'",
@@ -108,3 +115,43 @@ async def test_a_wrong_call_is_answered_with_what_to_write(app: App) -> None:
     for call, said in WRONG:
         with pytest.raises(TidemillError, match=said):
             await call(shop)
+
+
+#: Values of options that no statement can store, or that nothing could read afterwards.
+UNSTORABLE = [
+    ({"priority": True}, "priority True is outside 0 to 9"),
+    ({"priority": 5.0}, "priority 5.0 is outside 0 to 9"),
+    ({"tags": ["\0"]}, "tag '.x00' cannot be stored: it contains NUL"),
+    ({"tags": ["\ud800"]}, "cannot be stored: it contains NUL or half of a surrogate pair"),
+    ({"at": datetime.max.replace(tzinfo=UTC)}, "at=9999-.* is not within the years 1 to 9999, in UTC; leave it out"),
+    ({"at": datetime.min.replace(tzinfo=timezone(timedelta(hours=14)))}, "at=0001-.* is not within the years"),
+    ({"at": -253402300799}, "at=-253402300799 is not within the years"),
+    ({"at": 1e300}, "is not within the years"),
+    ({"deadline": datetime.max.replace(tzinfo=UTC)}, "deadline=9999-.* is not within the years"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), UNSTORABLE)
+async def test_an_option_that_cannot_be_stored_is_refused_before_the_transaction_of_the_caller_fails(
+    app: App, database: Database, options: dict[str, Any], said: str
+) -> None:
+    shop = Shop(app)
+    async with database.transaction() as connection:
+        for start in (
+            lambda **more: shop.app.enqueue(shop.send.call(), **more),
+            lambda **more: shop.app.enqueue_many([shop.send.call()], **more),
+            lambda **more: shop.app.batch([shop.send.call()], **more),
+            lambda **more: shop.app.start(Asking, **more),
+            lambda **more: shop.app.start("asks", **more),
+        ):
+            with pytest.raises(ConfigError, match=said):
+                await start(conn=connection, **options)
+        await connection.execute("SELECT 1")
+
+
+@pytest.mark.parametrize("wrong", [True, 5.0])
+def test_a_priority_is_a_whole_number_wherever_it_is_declared(app: App, wrong: Any) -> None:
+    with pytest.raises(ConfigError, match="outside 0 to 9"):
+        app.task(priority=wrong)(lambda: None)
+    with pytest.raises(WorkflowValidationError, match="outside 0 to 9"):
+        step(queue="q", priority=wrong)(Asking.ask)

@@ -1,12 +1,9 @@
 """The application: what a program declares, and how it starts work.
 
 from tidemill import App
-
 app = App("shop")
-
 @app.task(queue="mail", retry=app.retry(max_attempts=5), budget="2m")
 async def send_receipt(order_id: int) -> dict: ...
-
 await app.enqueue(send_receipt.call(order_id=7), delay="10m")       # in async code
 app.enqueue_sync(send_receipt.call(order_id=7))                     # in plain code
 
@@ -69,6 +66,7 @@ if TYPE_CHECKING:
     from tidemill.pipelines.stores.state_store import PipelineStates
     from tidemill.pipelines.workflows import TriggerWorkflow
     from tidemill.runs import DurableWorkflowOptions, Runs
+    from tidemill.start_calls import StartSync
     from tidemill.streaming import PublishOptions, Streams
     from tidemill.streams.definition.stream import Stream
 
@@ -104,8 +102,7 @@ class App:
         self.declarations.gatherer = StepJobs(self.jobs)
 
     def __repr__(self) -> str:
-        tasks, schedules = len(self.declarations.tasks), len(self.declarations.schedules)
-        return f"<App {self.name}: {tasks} tasks, {schedules} schedules>"
+        return f"<App {self.name}: {len(self.declarations.tasks)} tasks, {len(self.declarations.schedules)} schedules>"
 
     @property
     def name(self) -> str:
@@ -413,9 +410,13 @@ class App:
         """
         return await self.runs.start(what, given, conn, more)
 
-    def start_sync(self, what: Any, given: Any = None, /, *, conn: Any = None, **more: Any) -> Any:
-        """`start` for plain code; `conn` is then a plain connection. `app.wait_sync(handle)` waits for its result."""
-        return self.runs.start_sync(what, given, conn, more)
+    if TYPE_CHECKING:
+        start_sync: StartSync
+    else:
+
+        def start_sync(self, what: Any, given: Any = None, /, *, conn: Any = None, **more: Any) -> Any:
+            """`start` for plain code, on a plain connection. `app.wait_sync(handle)` waits for its result."""
+            return self.runs.start_sync(what, given, conn, more)
 
     async def submit(
         self, run: Any, node: str, value: Any, /, *, conn: Any = None, **options: Unpack[SubmitOptions]

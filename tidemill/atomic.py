@@ -14,12 +14,19 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import Unpack
+
 from tidemill.store.connection.caller_connection import nested_async, nested_sync
 
 if TYPE_CHECKING:
+    from tidemill.answers import SubmitOptions
     from tidemill.app import App
+    from tidemill.engine.jobs.enqueue_options import EnqueueOptions, ManyOptions
     from tidemill.engine.jobs.job_handle import JobHandle
     from tidemill.engine.jobs.task import Call, R
+    from tidemill.flows.runner.sending import Later
+    from tidemill.start_calls import StartSync, StartWithin
+    from tidemill.streaming import MessageOptions
 
 
 class Atomic:
@@ -29,27 +36,31 @@ class Atomic:
         self.connection = connection
         self._app = app
 
-    async def enqueue(self, call: Call[R], /, **options: Any) -> JobHandle[R]:
+    async def enqueue(self, call: Call[R], /, **options: Unpack[EnqueueOptions]) -> JobHandle[R]:
         """Store a job: see `App.enqueue`."""
         return await self._app.enqueue(call, conn=self.connection, **options)
 
-    async def enqueue_many(self, calls: Iterable[Call[R]], /, **options: Any) -> list[JobHandle[R]]:
+    async def enqueue_many(self, calls: Iterable[Call[R]], /, **options: Unpack[ManyOptions]) -> list[JobHandle[R]]:
         """Store the jobs of many calls: see `App.enqueue_many`."""
         return await self._app.enqueue_many(calls, conn=self.connection, **options)
 
-    async def start(self, what: Any, given: Any = None, /, **more: Any) -> Any:
-        """Start a durable run: see `App.start`."""
-        return await self._app.start(what, given, conn=self.connection, **more)
+    if TYPE_CHECKING:
+        start: StartWithin
+    else:
 
-    async def send_event(self, run: Any, event: Any, /, step: str | None = None, **options: Any) -> None:
+        async def start(self, what: Any, given: Any = None, /, **more: Any) -> Any:
+            """Start a durable run: see `App.start`."""
+            return await self._app.start(what, given, conn=self.connection, **more)
+
+    async def send_event(self, run: Any, event: Any, /, step: str | None = None, **later: Unpack[Later]) -> None:
         """Send an event to a run: see `RunHandle.send_event`."""
-        await run.send_event(event, step, conn=self.connection, **options)
+        await run.send_event(event, step, conn=self.connection, **later)
 
-    async def publish(self, topic: str, value: Any, **options: Any) -> None:
+    async def publish(self, topic: str, value: Any, **options: Unpack[MessageOptions]) -> None:
         """Append a message to a topic: see `App.publish`."""
         await self._app.publish(topic, value, conn=self.connection, **options)
 
-    async def submit(self, run: Any, node: str, value: Any, /, **options: Any) -> bool:
+    async def submit(self, run: Any, node: str, value: Any, /, **options: Unpack[SubmitOptions]) -> bool:
         """Answer what a run asks people: see `App.submit`."""
         return await self._app.submit(run, node, value, conn=self.connection, **options)
 
@@ -67,27 +78,31 @@ class AtomicSync:
         self.connection = connection
         self._app = app
 
-    def enqueue(self, call: Call[R], /, **options: Any) -> JobHandle[R]:
+    def enqueue(self, call: Call[R], /, **options: Unpack[EnqueueOptions]) -> JobHandle[R]:
         """Store a job: see `App.enqueue_sync`."""
         return self._app.enqueue_sync(call, conn=self.connection, **options)
 
-    def enqueue_many(self, calls: Iterable[Call[R]], /, **options: Any) -> list[JobHandle[R]]:
+    def enqueue_many(self, calls: Iterable[Call[R]], /, **options: Unpack[ManyOptions]) -> list[JobHandle[R]]:
         """Store the jobs of many calls: see `App.enqueue_many`."""
         return self._app.jobs.enqueue_many_sync(calls, conn=self.connection, **options)
 
-    def start(self, what: Any, given: Any = None, /, **more: Any) -> Any:
-        """Start a durable run: see `App.start_sync`."""
-        return self._app.start_sync(what, given, conn=self.connection, **more)
+    if TYPE_CHECKING:
+        start: StartSync
+    else:
 
-    def send_event(self, run: Any, event: Any, /, step: str | None = None, **options: Any) -> None:
+        def start(self, what: Any, given: Any = None, /, **more: Any) -> Any:
+            """Start a durable run: see `App.start_sync`."""
+            return self._app.start_sync(what, given, conn=self.connection, **more)
+
+    def send_event(self, run: Any, event: Any, /, step: str | None = None, **later: Unpack[Later]) -> None:
         """Send an event to a run: see `RunHandle.send_event_sync`."""
-        run.send_event_sync(event, step, conn=self.connection, **options)
+        run.send_event_sync(event, step, conn=self.connection, **later)
 
-    def publish(self, topic: str, value: Any, **options: Any) -> None:
+    def publish(self, topic: str, value: Any, **options: Unpack[MessageOptions]) -> None:
         """Append a message to a topic: see `App.publish_sync`."""
         self._app.publish_sync(topic, value, conn=self.connection, **options)
 
-    def submit(self, run: Any, node: str, value: Any, /, **options: Any) -> bool:
+    def submit(self, run: Any, node: str, value: Any, /, **options: Unpack[SubmitOptions]) -> bool:
         """Answer what a run asks people: see `App.submit_sync`."""
         return self._app.submit_sync(run, node, value, conn=self.connection, **options)
 

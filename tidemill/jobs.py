@@ -132,10 +132,20 @@ class Jobs:
         new = self._new_batch(on_success, on_complete, name, keep_open)
         return BatchHandle(self, await self.store_batch(new, calls, conn, options))
 
-    def batch_sync(self, calls: Iterable[Call[R]] = (), /, *, conn: Any = None, **options: Any) -> BatchHandle[R]:
+    def batch_sync(
+        self,
+        calls: Iterable[Call[R]] = (),
+        /,
+        *,
+        on_success: OnEnd | None = None,
+        on_complete: OnEnd | None = None,
+        name: str | None = None,
+        keep_open: bool = False,
+        conn: Any = None,
+        **options: Unpack[ManyOptions],
+    ) -> BatchHandle[R]:
         """`batch` for plain code; `conn` is then a plain connection."""
-        on_success, on_complete, name = (options.pop(each, None) for each in ("on_success", "on_complete", "name"))
-        new = self._new_batch(on_success, on_complete, name, options.pop("keep_open", False))
+        new = self._new_batch(on_success, on_complete, name, keep_open)
         if conn is None:
             stored = self._declared.connections.call(lambda _: self.store_batch(new, calls, None, options))
         else:

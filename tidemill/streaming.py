@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from typing_extensions import Unpack
 
-from tidemill.core.codec import encode
+from tidemill.core.codec import check_storable, encode
 from tidemill.core.did_you_mean import refuse_unknown
 from tidemill.core.errors import ConfigError
 from tidemill.core.jobs.injected import injected_parameters
@@ -32,12 +32,17 @@ if TYPE_CHECKING:
     from tidemill.streams.runner.dispatcher import Dispatcher, ServeStream
 
 
-class PublishOptions(TypedDict, total=False):
-    """The options of `publish`."""
+class MessageOptions(TypedDict, total=False):
+    """The options of a message."""
 
     key: str | None
     """Messages with the same key are handled in their order, where the stream says so."""
     headers: Mapping[str, str] | None
+
+
+class PublishOptions(MessageOptions, total=False):
+    """The options of `publish`."""
+
     conn: Any
     """The caller's own open connection: the message exists if and only if its transaction commits."""
 
@@ -133,6 +138,10 @@ def _entries(topic: str, values: Iterable[Any], key: str | None, headers: Mappin
     check_name("topic", topic)
     if not isinstance(key, str | None):
         raise ConfigError(f"key={key!r:.100} is not text, such as '7'")
+    if key is not None:
+        check_storable("key", key)
+    if headers is not None:
+        _check_headers(headers)
     trace, origin = current_trace(), origin_text()
     if trace is not None:
         headers = {"traceparent": trace, **(headers or {})}
@@ -141,6 +150,16 @@ def _entries(topic: str, values: Iterable[Any], key: str | None, headers: Mappin
     return [
         Entry(topic, check_payload(each, f"a message for topic {topic}"), key, header_text, origin) for each in payloads
     ]
+
+
+def _check_headers(headers: Any) -> None:
+    """Raise a `ConfigError` for what no reader of messages takes for headers."""
+    if not isinstance(headers, Mapping):
+        raise ConfigError(f"headers={headers!r:.100} are not headers: write a dict, such as {{'source': 'shop'}}")
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise ConfigError(f"header {name!r:.100} is {value!r:.100}: names and values of headers are text")
+        check_storable("header", f"{name}: {value}")
 
 
 async def _append(database: Database, entries: list[Entry]) -> None:

@@ -81,8 +81,10 @@ def test_a_task_that_no_worker_knows_is_named() -> None:
 
 
 def test_a_held_queue_says_by_whom() -> None:
-    assert why("ready", held=["pause by ann@desk on *"])[-1] == (
-        "An operator has paused queue mail: pause by ann@desk on *. Resume: `tidemill workers resume HOST QUEUE`."
+    held = ['{"mode":"pause","by":"ann@desk","host":"*","queue":"mail"}']
+    assert why("ready", held=held)[-1] == (
+        "An operator has paused queue mail: pause by ann@desk on every host. "
+        "Resume: `tidemill workers resume '*' mail`."
     )
 
 

@@ -184,7 +184,7 @@ async def test_a_limit_and_a_pause_of_a_queue_are_those_of_one_application(north
     async with running_worker(north.app), running_worker(south.app):
         for job in jobs["south"]:
             assert (await south.app.wait(job)).state == "succeeded"
-    assert north.done == [], "the first token comes in an hour"
+    assert len(north.done) <= 1, "the second token comes in an hour"
     rates = [{row["name"]: row["rate"] for row in await list_queues(side.database)} for side in (north, south)]
     assert [each.get("default") for each in rates] == [pytest.approx(1 / 3600), None]
 

@@ -10,6 +10,7 @@ from tidemill.core.errors import NotFoundError
 from tidemill.dags import Dag, node
 from tidemill.flows import Context, StartEvent, StopEvent, Workflow, step
 from tidemill.ops.explain import ExplainObject, Explanation, explain
+from tidemill.ops.jobs.workers import ControlWorkers, control_workers
 
 
 async def explained(app: App, id: str) -> Explanation:
@@ -76,6 +77,46 @@ async def test_a_node_that_has_ended_says_how_long_it_took_and_where_its_jobs_ar
     assert done == "'pack' is done"
     assert took.startswith("It took ")
     assert took.endswith(f"; `tidemill jobs --run r{run.id}` lists the jobs of its run.")
+
+
+async def test_a_run_that_has_not_begun_says_when_it_expires(app: App) -> None:
+    app.dag(Dag("order", nodes=[node("pack", "pack")]))
+    async with app:
+        run = await app.start("order", delay="2h", deadline="1h")
+        said = (await explained(app, f"r{run.id}")).why
+    assert said[-1].startswith("It expires if it has not started by ")
+
+
+async def test_a_run_says_what_its_job_waits_for(app: App) -> None:
+    @app.task(queue="far")
+    async def pack() -> str:
+        return "packed"
+
+    app.dag(Dag("order", nodes=[node("pack", "pack")]))
+    async with app.running(queues=["near"]):
+        run = await app.start("order")
+        job = (await eventually(lambda: has_followers(app, f"r{run.id}"))).followed[0]
+        said = (await explained(app, f"r{run.id}")).why[-1]
+    assert said.startswith(f"Its job {job.id} (pack) waits: It is next in queue far. No worker serves queue far")
+
+
+async def has_followers(app: App, id: str) -> Explanation | None:
+    found = await explained(app, id)
+    return found if found.followed else None
+
+
+async def test_a_job_whose_queue_is_paused_for_all_hosts_but_one_names_the_pause_and_its_end(app: App) -> None:
+    @app.task(queue="mail")
+    async def send() -> None: ...
+
+    async with app:
+        job = await app.enqueue(send)
+        await app.do(control_workers, ControlWorkers(host="*", queue="mail", mode="pause"), by="ann")
+        await app.do(control_workers, ControlWorkers(host="near", queue="mail", mode="run"), by="ann")
+        said = [each for each in (await explained(app, str(job.id))).why if "operator" in each]
+    assert said == [
+        "An operator has paused queue mail: pause by ann on every host. Resume: `tidemill workers resume '*' mail`."
+    ]
 
 
 async def test_a_schedule_is_explained_by_its_name(app: App) -> None:

@@ -112,6 +112,13 @@ def storable(text: str) -> str:
     return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
 
 
+def check_storable(what: str, text: str) -> str:
+    """Return the text; a `ConfigError` if PostgreSQL cannot store it, before a statement of the caller's fails."""
+    if text == storable(text):
+        return text
+    raise ConfigError(f"{what} {text!r:.100} cannot be stored: it contains NUL or half of a surrogate pair")
+
+
 def mask_secrets(data: Any) -> Any:
     """Return decoded JSON for display: the content of every stored secret (`{"$secret": class, "value": …}`) masked."""
     if isinstance(data, list):

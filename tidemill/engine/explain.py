@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from tidemill.core.codec import decode
 from tidemill.core.duration import format_duration
 from tidemill.core.jobs.job import LANE_SEPARATOR
 
@@ -244,10 +245,15 @@ def explain_workers(job: Job) -> list[str]:
 
 def explain_control(job: Job) -> list[str]:
     """Which operator has paused or stopped the job's queue."""
-    return [
-        f"An operator has paused queue {job['queue']}: {mode}. Resume: `tidemill workers resume HOST QUEUE`."
-        for mode in job["held"] or ()
-    ]
+    sentences: list[str] = []
+    for held in map(decode, job["held"] or ()):
+        place = "every host" if held["host"] == "*" else held["host"]
+        given = f"{shlex.quote(held['host'])} {shlex.quote(held['queue'])}"
+        sentences.append(
+            f"An operator has paused queue {job['queue']}: {held['mode']} by {held['by']} on {place}. "
+            f"Resume: `tidemill workers resume {given}`."
+        )
+    return sentences
 
 
 def explain_deadline(job: Job) -> list[str]:

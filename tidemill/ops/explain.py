@@ -12,6 +12,7 @@ from tidemill.core.accounts import Caller
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.duration import format_duration
 from tidemill.core.errors import ConfigError, NotFoundError, TidemillError
+from tidemill.core.jobs.job import LIVE_STATES
 from tidemill.dags.view.view import NodeView
 from tidemill.declarations import Declarations
 from tidemill.engine.explain import explain_run_start
@@ -172,6 +173,11 @@ async def _run(at: Local, id: str) -> Explanation:
     followed += await _published(at, f"run r{run.id}")
     because = await causes_of_run(at, run.id)
     why = [*explain_run_start(run.origin), *run.why]
+    if (
+        waits := next((each for each in reversed(jobs) if each.state in LIVE_STATES and each.state != "running"), None)
+    ) is not None:
+        about = (await at.do(get_job, GetJob(id=waits.id))).why[1:]
+        why.append(f"Its job {waits.id} ({waits.task}) waits: {' '.join(about)}")
     return Explanation(
         id=f"r{run.id}", kind="run", state=run.state, why=why, because=because, followed=followed, run=run
     )

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import eventually, running_worker, value
 from tests.support.waiting import PATIENCE
-from tidemill import App, BatchFailedError, Call, current_job
+from tidemill import App, BatchFailedError, BatchHandle, Call, current_job
 from tidemill.core.errors import ConfigError, NotFoundError, PayloadError
 from tidemill.ops.explain import ExplainObject, explain
 from tidemill.ops.jobs.jobs import JobSelection, RetryJobs, cancel_jobs, retry_jobs
@@ -77,6 +77,21 @@ async def test_success_and_completion_are_told_apart(app: App, told: list[str]) 
         await eventually(lambda: told == ["all ended", "all succeeded"])
     view = await batch.view()
     assert (view.state, view.total, view.succeeded, view.failed) == ("succeeded", 3, 3, 0)
+
+
+async def test_results_stay_in_order_when_failed_jobs_are_retried_again_and_again(app: App) -> None:
+    fragile = app.declarations.task("fragile")
+    batch = await app.batch(fragile.call(n, bad=n if n in (1, 2) else -1) for n in range(4))
+    async with running_worker(app):
+        await batch.wait(timeout="30s")
+        for bad in (1, -1):  # The first job fails again.
+            await app.do(retry_jobs, RetryJobs(filter=JobFilter(batch=batch.id, state=("failed",)), args={"bad": bad}))
+            await eventually(lambda: has_ended_again(batch))
+        assert await batch == [0, 1, 2, 3]
+
+
+async def has_ended_again(batch: BatchHandle) -> bool:
+    return (await batch.view()).unfinished == 0
 
 
 async def test_jobs_are_added_while_a_batch_is_open_and_it_ends_when_it_is_closed(app: App, database: Database) -> None:

@@ -103,3 +103,17 @@ async def test_a_deadline_from_now_on_counts_by_the_clock_of_the_database(
         await app.enqueue("note", 1, deadline="10m", unique_key="k")
     left = await database.fetch("SELECT extract(epoch FROM deadline - now())::float8 AS left FROM tidemill.job")
     assert [round(row["left"], -2) for row in left] == [600, 600]
+
+
+async def test_a_job_that_failed_and_could_not_be_tried_again_in_time_says_so(app: App, database: Database) -> None:
+    @app.task(retry=app.retry(2, backoff="1h"))
+    async def fragile() -> None:
+        raise ValueError
+
+    ref = await app.enqueue(fragile.call(), deadline="1h")
+    async with running_worker(app):
+        await eventually(lambda: value(database, "SELECT failures = 1 FROM tidemill.job"))
+    await database.fetch("UPDATE tidemill.job SET deadline = now()")
+    async with running_maintenance(app):
+        row = await finished(database, ref.id)
+    assert (row["state"], row["note"]) == ("expired", "its deadline passed before it could be tried again")

@@ -162,8 +162,10 @@ SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND datname = 
 
 async def test_an_error_of_one_enqueue_does_not_hit_those_beside_it(app: App, database: Database) -> None:
     def options(n: int) -> dict[str, Any]:
-        return {"tags": ["not\x00storable"]} if n == 50 else {}
+        return {"tags": ["refused"]} if n == 50 else {}
 
+    refuses = "ALTER TABLE tidemill.job ADD CHECK (NOT 'refused' = ANY (tags))"
+    await database.run(lambda connection: connection.execute(refuses))
     answers = await asyncio.gather(*(app.enqueue("add", n, **options(n)) for n in range(100)), return_exceptions=True)
     assert isinstance(answers[50], StoreError)
     assert all(not isinstance(answer, BaseException) for n, answer in enumerate(answers) if n != 50)

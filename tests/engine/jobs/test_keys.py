@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 
 import asyncpg
 import pytest
@@ -64,6 +65,19 @@ async def test_a_call_while_its_job_runs_makes_another_one(app: App, database: D
         go_on.set()
         assert second.id != first.id
         assert [(await app.wait(job, timeout=20)).result for job in (first, second)] == [1, 2]
+
+
+@pytest.mark.parametrize("own", [False, True])
+async def test_a_debounced_job_has_the_deadline_of_its_last_call(app: App, database: Database, own: bool) -> None:
+    deadline = "SELECT deadline FROM tidemill.job WHERE unique_key = 'k'"
+    async with database.transaction() as connection:
+        conn = connection if own else None
+        await app.enqueue("send", "a", unique_key="k", debounce="1h", deadline="2h", conn=conn)
+        for later in (datetime(2050, 1, 1, tzinfo=UTC), datetime(2040, 1, 1, tzinfo=UTC)):
+            await app.enqueue("send", "b", unique_key="k", debounce="1h", deadline=later, conn=conn)
+            assert await connection.fetchval(database.sql(deadline)) == later
+        await app.enqueue("send", "c", unique_key="k", debounce="1h", conn=conn)
+        assert await connection.fetchval(database.sql(deadline)) is None
 
 
 async def test_callers_at_the_same_time_share_one_debounced_job(app: App, database: Database) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from datetime import timedelta
 from typing import Any
 
 import asyncpg
@@ -106,6 +107,16 @@ async def test_the_last_call_of_a_debounced_job_wins_and_a_running_one_is_left_a
     assert [row[0] for row in await sql.fetch("SELECT args ->> 'n' FROM tidemill.job ORDER BY id")] == ["2", "3"]
 
 
+async def test_a_debounced_job_has_the_deadline_of_its_last_call(sql: Any) -> None:
+    enqueue = "SELECT tidemill.enqueue('alone', '{\"n\": 1}', unique_key => 'k', debounce => '1 hour', deadline => $1)"
+    for later in (2, 9, 4):
+        await sql.fetchval(enqueue, timedelta(hours=later))
+        due = f"deadline BETWEEN now() + '{later - 1} hours' AND now() + '{later} hours'"
+        assert await sql.fetchval(f"SELECT {due} FROM tidemill.job")
+    await sql.fetchval(enqueue, None)
+    assert await sql.fetchval("SELECT deadline FROM tidemill.job") is None
+
+
 async def test_another_limit_of_a_concurrency_key_applies_at_once(sql: Any) -> None:
     enqueue = "SELECT tidemill.enqueue('send_receipt', concurrency_key => 'c', max_concurrency => $1)"
     for most in (1, 1, 3):
@@ -181,6 +192,21 @@ async def test_messages_are_those_that_publish_appends(app: App, sql: Any) -> No
     rows = await sql.fetch("SELECT topic, keys, headers, payloads FROM tidemill.event_log ORDER BY id")
     plain, called = ((row["topic"], row["keys"], row["headers"], json.loads(row["payloads"][0])) for row in rows)
     assert plain == called
+
+
+@pytest.mark.parametrize("later", ["at => 'infinity'", "at => '0044-03-15 BC'", "delay => '100000 years'"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        """enqueue('send_receipt', '{"order_id": 7}', %s)""",
+        """enqueue_batch('send_receipt', ARRAY['{"order_id": 7}']::jsonb[], %s)""",
+        """start('Letter', '{"topic": "tides"}', %s)""",
+        """send(start('Letter', '{"topic": "tides"}'), 'shop.LetterApproved', '{}', %s)""",
+    ],
+)
+async def test_a_moment_that_no_process_could_read_is_refused(app: App, sql: Any, call: str, later: str) -> None:
+    with pytest.raises(asyncpg.CheckViolationError, match="within_the_years_1_to_9999"):
+        await sql.fetchval(f"SELECT tidemill.{call % later}")
 
 
 @pytest.mark.parametrize(

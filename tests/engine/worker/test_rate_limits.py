@@ -36,6 +36,19 @@ async def test_workers_together_start_no_more_jobs_than_the_rate_and_one_burst_a
     await assert_within_rate(database)
 
 
+async def test_the_first_jobs_of_a_new_limit_start_at_once(app: App, database: Database) -> None:
+    app.queue("calls", rate="1/h", burst=3)
+
+    @app.task(queue="calls")
+    async def call() -> None: ...
+
+    jobs = await app.enqueue_many(call, ({} for _ in range(4)))
+    async with running_worker(app, ["calls"]):
+        for job in jobs[:3]:
+            await app.wait(job, timeout="30s")
+    assert (await app.jobs.get(jobs[3])).state == "ready"
+
+
 async def test_a_queue_without_a_limit_is_not_slowed_by_one_that_has(app: App, database: Database) -> None:
     app.queue("calls", rate="1/h", burst=1)
 

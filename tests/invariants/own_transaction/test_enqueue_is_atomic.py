@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import asyncpg
 import psycopg
 import pytest
 from django.db import connections
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool
@@ -216,15 +217,47 @@ async def test_an_atomic_block_refuses_a_connection_that_commits_every_statement
         isolation_level="AUTOCOMMIT",
     )
     with plain.connect() as connection, Session(plain) as session:
-        for each in (connection, session):
+        for each in (connection, session, connection, session):  # SQLAlchemy counts the second use as a transaction
             with pytest.raises(ConfigError, match="AUTOCOMMIT"), app.atomic_sync(each) as tx:
                 tx.enqueue(task.call(n=1))
+            each.execute(text("SELECT 1"))
     async with modern.connect() as connection, AsyncSession(modern) as session:
-        for each in (connection, session):
+        for each in (connection, session, connection, session):
             with pytest.raises(ConfigError, match="AUTOCOMMIT"):
                 async with app.atomic(each) as tx:
                     await tx.enqueue(task.call(n=1))
+            await each.execute(text("SELECT 1"))
     assert await stored(database) == (0, 0)
+
+
+async def test_on_a_connection_that_commits_every_statement_a_call_is_stored_as_a_whole_or_not_at_all(
+    app: App, database: Database, database_url: str, task: Any
+) -> None:
+    def calls() -> Iterator[Any]:
+        yield task.call(n=1)
+        raise RuntimeError
+
+    async def batches() -> Any:
+        return await value(database, "SELECT count(*) FROM tidemill.batch")
+
+    with psycopg.connect(database_url, autocommit=True) as connection, pytest.raises(RuntimeError):
+        app.jobs.batch_sync(calls(), conn=connection)
+    async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as modern:
+        with pytest.raises(RuntimeError):
+            await app.batch(calls(), conn=modern)
+    async with asyncpg.create_pool(database_url, min_size=1, max_size=1) as pool, pool.acquire() as pooled:
+        with pytest.raises(RuntimeError):
+            await app.batch(calls(), conn=pooled)
+        assert await batches() == 0
+        await app.batch([task.call(n=1)], conn=pooled)
+        assert await batches() == 1
+    async with CALLERS["Django"](database_url) as django:
+        django.connection.set_autocommit(True)
+        with pytest.raises(RuntimeError):
+            app.jobs.batch_sync(calls(), conn=django.connection)
+        assert await batches() == 1
+        app.jobs.batch_sync([task.call(n=1)], conn=django.connection)
+        assert await batches() == 2
 
 
 async def test_an_atomic_block_takes_a_session_that_is_kept_for_each_thread(

@@ -7,6 +7,7 @@ from datetime import timedelta
 from program import Article, Nightly, Topic, app, count_rows, mail, nightly, send_receipt
 
 from tidemill import App
+from tidemill.atomic import Atomic, AtomicSync
 from tidemill.flows import StartEvent, Workflow
 from tidemill.sources import KafkaSource
 from tidemill.streams import Context as MessageContext
@@ -79,6 +80,28 @@ async def runs() -> None:
     number: int = await (await app.start(Article, Topic(topic="tides")))  # wrong
     print(number, Wrong(timeuot=timedelta(0)))  # wrong
     Article().run(start_event=Other(number=3))  # wrong
+
+
+def plain_runs() -> None:
+    """The same from plain code."""
+    app.start_sync(Article, Other(number=3))  # wrong
+    app.start_sync(Article, Topic(topic="tides"), delya="10m")  # wrong
+    app.start_sync(nightly, Nightly(dya="monday"))  # wrong
+    app.jobs.batch_sync([send_receipt.call(order_id=7)], on_sucess=count_rows)  # wrong
+
+
+async def together(tx: Atomic, plain: AtomicSync) -> None:
+    """Wrong calls in one transaction."""
+    await tx.enqueue(send_receipt.call(order_id=7), delya="10m")  # wrong
+    await tx.enqueue_many([send_receipt.call(order_id=7)], debounce="1s")  # wrong
+    await tx.start(Article, Topic(topic="tides"), delya="10m")  # wrong
+    await tx.start(nightly, Topic(topic="tides"))  # wrong
+    await tx.send_event(1, Topic(topic="tides"), priority=3)  # wrong
+    await tx.publish("orders", {}, delay="1h")  # wrong
+    await tx.submit(1, "ok", {}, delay="1h")  # wrong
+    plain.enqueue(send_receipt.call(order_id=7), delya="10m")  # wrong
+    plain.start(Article, Other(number=3))  # wrong
+    plain.publish("orders", {}, kye="a")  # wrong
 
 
 def of_a_message(ctx: MessageContext) -> None:

@@ -152,9 +152,29 @@ async def runs() -> None:
     assert_type(await app.start(nightly, day="monday"), DagHandle)
     assert_type(await app.start(loose, {"day": "monday"}), DagHandle)
     await app.start("Article", topic="tides")
+    assert_type(app.start_sync(Article, Topic(topic="tides"), priority=9), RunHandle[str])
+    assert_type(app.start_sync(Article, topic="tides"), RunHandle[str])
+    assert_type(app.start_sync(nightly, Nightly(day="monday")), DagHandle)
+    app.start_sync("Article", topic="tides")
     handler = Article(timeout=60).run(start_event=Topic(topic="tides"))
     assert_type(handler, WorkflowHandler[str])
     assert_type(await handler, str)
+
+
+async def together(conn: Any) -> None:
+    """Start work in one transaction."""
+    async with app.atomic(conn) as tx:
+        assert_type(await tx.enqueue(send_receipt.call(order_id=7), delay="10m"), JobHandle[Receipt])
+        assert_type(await tx.enqueue_many([count_rows.call("a.csv")], priority=9), list[JobHandle[int]])
+        run = await tx.start(Article, Topic(topic="tides"), unique_key="t")
+        assert_type(run, RunHandle[str])
+        assert_type(await tx.start(nightly, day="monday"), DagHandle)
+        await tx.send_event(run, Topic(topic="tides"), delay="1h")
+        await tx.publish("orders", {"id": 7}, key="a")
+    with app.atomic_sync(conn) as plain:
+        assert_type(plain.enqueue(count_rows.call("a.csv")), JobHandle[int])
+        assert_type(plain.start(Article, Topic(topic="tides")), RunHandle[str])
+    assert_type(app.jobs.batch_sync([count_rows.call("a.csv")], name="rows", priority=9), BatchHandle[int])
 
 
 def of_a_message(ctx: MessageContext) -> None:

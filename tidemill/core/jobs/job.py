@@ -76,6 +76,8 @@ class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
     parent: int | None = None
     """The job that started it."""
     retry_of: int | None = None
+    place: int | None = None
+    """Of a retry in a batch: the job that was first in its place, whose order the results have."""
     reason: str | None = None
     """Why its schedule has started it: due, catch-up, backfill or run now."""
     batch: int | None = None
@@ -134,8 +136,7 @@ class NewJob(msgspec.Struct, frozen=True, omit_defaults=True):
         """Return this job, or raise a `ConfigError` that names the invalid option."""
         check_name("queue", self.queue)
         check_name("task", self.task)
-        if self.priority not in PRIORITIES:
-            raise ConfigError(f"priority {self.priority} is outside 0 to 9 (9 runs first; default {DEFAULT_PRIORITY})")
+        check_priority(self.priority)
         if self.options is not None and (model := self.options.required_model) is not None:
             check_name("model", model)
             if self.options.isolation == "process":
@@ -246,6 +247,18 @@ class AttemptError(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str
     traceback: str = ""
     worker: str = ""
+
+
+def is_priority(value: object) -> bool:
+    """Whether this is a whole number from 0 to 9; True and 5.0 are not, which the database would refuse."""
+    return isinstance(value, int) and not isinstance(value, bool) and value in PRIORITIES
+
+
+def check_priority(priority: Any) -> int:
+    """Return the priority; a `ConfigError` if it is none."""
+    if is_priority(priority):
+        return priority
+    raise ConfigError(f"priority {priority!r} is outside 0 to 9 (9 runs first; default {DEFAULT_PRIORITY})")
 
 
 def check_key(what: str, key: object) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, TypedDict
 
+from tidemill.core.codec import check_storable
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.engine.jobs.task import Task
@@ -51,8 +52,8 @@ class EnqueueOptions(ManyOptions, total=False):
     """Run this long after the last call with this unique key, with its arguments."""
 
 
-#: The last second of the year 9999.
-LATEST = 253_402_300_799
+#: The moments that PostgreSQL and Python both know: the first and the last second of the years 1 to 9999.
+EARLIEST, LATEST = -62_135_596_800, 253_402_300_799
 
 OPTIONS_FOR_MANY = frozenset(ManyOptions.__annotations__)
 OPTIONS = frozenset(EnqueueOptions.__annotations__)
@@ -86,10 +87,14 @@ def read_moment(what: str, value: Any) -> float:
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise ConfigError(f"{what}={value} has no time zone: add one, so that it means one moment")
-        return value.timestamp()
-    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LATEST:
-        return float(value)
-    raise ConfigError(f"{what}={value!r} is neither a datetime nor seconds since 1970, up to the year 9999")
+        seconds = value.timestamp()
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = value
+    else:
+        raise ConfigError(f"{what}={value!r:.100} is neither a datetime nor seconds since 1970")
+    if EARLIEST <= seconds <= LATEST:
+        return float(seconds)
+    raise ConfigError(f"{what}={value!s:.100} is not within the years 1 to 9999, in UTC; leave it out for none")
 
 
 def read_words(value: Any) -> tuple[str, ...]:
@@ -98,7 +103,7 @@ def read_words(value: Any) -> tuple[str, ...]:
         raise ConfigError(f"tags={value!r} is one string; write a list, such as [{value!r}]")
     if not isinstance(value, Iterable):
         raise ConfigError(f"tags={value!r:.100} are not tags: write a list of words, such as ['nightly']")
-    return tuple(str(word) for word in value)
+    return tuple(check_storable("tag", str(word)) for word in value)
 
 
 def _read_limit(value: Any, given: Mapping[str, Any], task: Task[Any, Any, Any]) -> int:

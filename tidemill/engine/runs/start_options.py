@@ -11,7 +11,7 @@ import msgspec
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
-from tidemill.core.jobs.job import DEFAULT_PRIORITY, PRIORITIES, check_key
+from tidemill.core.jobs.job import check_key, check_priority
 from tidemill.engine.jobs.enqueue_options import read_moment, read_words
 from tidemill.engine.runs.run_rate import filled_key
 from tidemill.store.runs.claims import DAG_KIND
@@ -104,13 +104,6 @@ def read_later(delay: Duration | None, at: datetime | float | None) -> dict[str,
         "delay": None if delay is None else parse_duration(delay, what="delay"),
         "at": None if at is None else read_moment("at", at),
     }
-
-
-def check_priority(priority: Any) -> int:
-    """A priority; a `ConfigError` if it is none."""
-    if isinstance(priority, bool) or not isinstance(priority, int) or priority not in PRIORITIES:
-        raise ConfigError(f"priority {priority!r} is outside 0 to 9 (9 runs first; default {DEFAULT_PRIORITY})")
-    return priority
 
 
 def check_run_key(key: Any) -> str:

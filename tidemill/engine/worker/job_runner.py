@@ -265,7 +265,7 @@ class JobRunner:
             note = f"task {claim.task} needs {self.missing[claim.task]}: waiting for a worker that has it"
             self._leave_to_others(claim, note)
         elif claim.expired:
-            note = "its deadline had passed before it could start"
+            note = f"its deadline had passed before it could {'start' if claim.attempt == 1 else 'be tried again'}"
             self.finished.append(Finish(claim.id, claim.attempt, "expired", note=note, keyed=claim.keyed))
             self.meter.count("ended", claim.queue, claim.task, "expired")
             self._on_change()

@@ -27,7 +27,7 @@ from typing import Any, TypeVar, overload
 
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
-from tidemill.core.jobs.job import PRIORITIES
+from tidemill.core.jobs.job import is_priority
 from tidemill.core.limits.resources import Needs, parse_resources
 from tidemill.flows.definition.events import StepFailedEvent
 from tidemill.flows.definition.retry_policy import StepRetryPolicy, check_policy
@@ -364,7 +364,7 @@ def _job_options(
     used = [name for name, value in given.items() if value is not None]
     if used and queue is None:
         raise WorkflowValidationError(f"{where}: {', '.join(used)}: only a step on a queue has jobs; give it a queue=")
-    if priority is not None and priority not in PRIORITIES:
+    if priority is not None and not is_priority(priority):
         raise WorkflowValidationError(f"{where}: priority {priority!r} is outside 0 to 9 (9 runs first)")
     try:
         needs = None if resources is None else parse_resources(resources)

@@ -204,7 +204,10 @@ def set_reply_token(event: DictLikeModel, token: str) -> None:
 
 def encode_event(event: DictLikeModel) -> bytes:
     """Encode an event as JSON bytes."""
-    data = _encode(event)
+    try:
+        data = _encode(event)
+    except UnicodeEncodeError as error:
+        raise PayloadError(f"{type(event).__name__} cannot be stored as JSON: {error}") from error
     if not event.__pydantic_private__ or (token := reply_token(event)) is None:
         return data
     return data[:-1] + b',"reply_to":' + to_json(token) + b"}"

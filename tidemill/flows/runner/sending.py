@@ -45,13 +45,18 @@ def check_is_known(name: str, known: Sequence[str]) -> None:
         raise ConfigError(f"{name} is not an event class of this application{did_you_mean(wanted, bare)}")
 
 
-class SendOptions(TypedDict, total=False):
-    """The options of `send_event`."""
+class Later(TypedDict, total=False):
+    """When an event is to arrive."""
 
     delay: Duration | None
     """Not before this long from now on."""
     at: datetime | float | None
     """Not before this moment: a datetime with its time zone, or seconds since 1970."""
+
+
+class SendOptions(Later, total=False):
+    """The options of `send_event`."""
+
     conn: Any
     """The caller's own open connection: the event is sent if and only if its transaction commits."""
 

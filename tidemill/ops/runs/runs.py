@@ -15,7 +15,7 @@ from tidemill.core.encoding.json_rows import RUN_JSON, readable
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.core.jobs.job import Origin
 from tidemill.declarations import Declarations
-from tidemill.engine.explain import explain_buffered, explain_input, explain_run
+from tidemill.engine.explain import explain_buffered, explain_deadline, explain_input, explain_run
 from tidemill.engine.jobs.origin import origin_here
 from tidemill.engine.runs.start_options import START_OPTIONS, with_start_options
 from tidemill.engine.telemetry.run_trace import traced_origin
@@ -167,6 +167,8 @@ async def get_run(at: Reader, args: RunRef, declared: Declarations | None) -> Ru
         rate = await read_rate_wait(at.database, args.id) if row["rate_key"] is not None else None
         now = [explain_input(readable(each, ("schema",))) for each in asked] or [explain_run(known, holders, rate)]
         why = [*now, *explain_buffered(known["buffered"])]
+    if row["state"] == "running" and row["seq"] == 0:
+        why += explain_deadline(row)
     key, buffered = known.pop("key"), known.pop("buffered")
     fields = {name: value for name, value in known.items() if name in Run.__struct_fields__}
     return Run(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Generator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 from tidemill.core.errors import ConfigError
@@ -17,6 +17,8 @@ from tidemill.store.database import LIST_APPLICATIONS, Database
 T = TypeVar("T")
 
 Rows = Sequence[Sequence[Any]]
+
+_PSYCOPG_IDLE = 0
 
 #: Statements for any driver: yields each with its parameters, which are text, numbers or lists of them, and receives
 #: its rows.
@@ -31,11 +33,12 @@ async def run_async(database: Database, connection: Any, statements: Statements[
             f"a {kind} connection is not async: use the form for plain code, such as "
             "`app.enqueue_sync(..., conn=conn)` or `app.start_sync(..., conn=conn)`"
         )
-    try:
-        while True:
-            rows = await _FETCH_ASYNC[kind](connection, *_next_statement(database, talk, rows))
-    except StopIteration as done:
-        return done.value
+    async with nested_async(connection) if _commits_each(kind, connection) else nullcontext():
+        try:
+            while True:
+                rows = await _FETCH_ASYNC[kind](connection, *_next_statement(database, talk, rows))
+        except StopIteration as done:
+            return done.value
 
 
 def run_sync(database: Database, connection: Any, statements: Statements[T]) -> T:
@@ -46,11 +49,12 @@ def run_sync(database: Database, connection: Any, statements: Statements[T]) -> 
             f"a {kind} connection is async: use the form for async code, such as "
             "`await app.enqueue(..., conn=conn)` or `await app.start(..., conn=conn)`"
         )
-    try:
-        while True:
-            rows = _FETCH_SYNC[kind](connection, *_next_statement(database, talk, rows))
-    except StopIteration as done:
-        return done.value
+    with nested_sync(connection) if _commits_each(kind, connection) else nullcontext():
+        try:
+            while True:
+                rows = _FETCH_SYNC[kind](connection, *_next_statement(database, talk, rows))
+        except StopIteration as done:
+            return done.value
 
 
 def nested_async(connection: Any) -> Any:
@@ -81,8 +85,13 @@ def nested_sync(connection: Any) -> Any:
 def _nested_sqlalchemy(connection: Any) -> Iterator[None]:
     from sqlalchemy.engine import Connection
 
-    with connection.begin_nested() if connection.in_transaction() else connection.begin():
+    def refuse_autocommit() -> None:
         _refuse_autocommit(connection if isinstance(connection, Connection) else connection.connection())
+
+    if is_open := connection.in_transaction():
+        refuse_autocommit()  # it cannot even make a savepoint
+    with connection.begin_nested() if is_open else connection.begin():
+        refuse_autocommit()
         yield
 
 
@@ -90,10 +99,30 @@ def _nested_sqlalchemy(connection: Any) -> Iterator[None]:
 async def _nested_sqlalchemy_async(connection: Any) -> AsyncIterator[None]:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    async with connection.begin_nested() if connection.in_transaction() else connection.begin():
+    async def refuse_autocommit() -> None:
         core = connection if isinstance(connection, AsyncConnection) else await connection.connection()
         _refuse_autocommit(core.sync_connection)
+
+    if is_open := connection.in_transaction():
+        await refuse_autocommit()  # it cannot even make a savepoint
+    async with connection.begin_nested() if is_open else connection.begin():
+        await refuse_autocommit()
         yield
+
+
+def _commits_each(kind: str, connection: Any) -> bool:
+    """Whether the connection would commit each statement by itself, so that several need a transaction around them.
+
+    SQLAlchemy begins none on a connection that is set to AUTOCOMMIT.
+    """
+    match kind:
+        case "asyncpg":
+            return not connection.is_in_transaction()
+        case "psycopg" | "psycopg async":
+            return connection.autocommit and connection.info.transaction_status == _PSYCOPG_IDLE
+        case "django":
+            return connection.get_autocommit()
+    return False
 
 
 def _session_of(connection: Any) -> Any:

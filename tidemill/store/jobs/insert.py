@@ -160,10 +160,11 @@ SELECT new.id, stored.id IS NOT NULL AS created, (SELECT count(*) FROM news)
 FROM new LEFT JOIN stored USING (id) ORDER BY new.ordinality
 """
 
-#: Gives a waiting job with this key other arguments and moves it to a later moment; moves below a tenth of the wait are
-#: not worth a new place in the queue. One that runs already loses its key, so that another one can have it.
+#: Gives a waiting job with this key other arguments and another deadline, and moves it to a later moment; moves below a
+#: tenth of the wait are not worth a new place in the queue. One that runs already loses its key to another one.
 _MOVE = """
-UPDATE tidemill.job AS j SET args = $3::text::json, due_at = CASE
+UPDATE tidemill.job AS j SET args = $3::text::json,
+    deadline = coalesce(to_timestamp($5::float8), now() + make_interval(secs => $6::float8)), due_at = CASE
     WHEN now() + make_interval(secs => $4::float8 * 0.9) > j.due_at THEN now() + make_interval(secs => $4::float8)
     ELSE j.due_at END
 """
@@ -257,7 +258,7 @@ def _debounced_statements(jobs: Sequence[NewJob], *, notify: bool) -> Statements
 
 
 def _debounce_values(job: NewJob, args: bytes) -> tuple[Any, ...]:
-    return job.task, job.unique_key, args.decode(), job.debounce
+    return job.task, job.unique_key, args.decode(), job.debounce, job.deadline, job.deadline_in
 
 
 async def debounce_waiting(database: Database, connection: Executor, job: NewJob) -> JobRef | None:

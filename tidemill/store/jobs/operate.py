@@ -69,7 +69,8 @@ WITH again AS (
         max_concurrency, fair_key, rate_key, key_rate, key_burst, batch_id, state)
     SELECT queue, task, coalesce($3::json -> id::text, args),
            priority, tags, options, options ->> 'required_model',
-           (coalesce(origin::jsonb, '{{}}') || jsonb_build_object('by', $2::text, 'retry_of', id))::json,
+           (CASE WHEN batch_id IS NULL THEN '{{}}' ELSE jsonb_build_object('place', id) END
+                || coalesce(origin::jsonb, '{{}}') || jsonb_build_object('by', $2::text, 'retry_of', id))::json,
            unique_key, {_KEY.format("concurrency_key")}, max_concurrency, {_KEY.format("fair_key")},
            {_KEY.format("rate_key")}, key_rate, key_burst, batch_id,
            CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END

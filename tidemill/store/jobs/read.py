@@ -20,8 +20,9 @@ SELECT j.*, w.host AS worker_host, w.pid AS worker_pid, extract(epoch FROM j.due
        (SELECT count(*) FROM tidemill.worker AS v
         WHERE v.ended_at IS NULL AND v.lease_until > now() AND j.queue = ANY (v.queues)
               AND j.task = ANY (v.tasks)) AS knowing,
-       ARRAY(SELECT DISTINCT c.mode || ' by ' || c.by || ' on ' || c.host FROM tidemill.worker_control AS c
-             WHERE c.queue IN (j.queue, '*')) AS held,
+       ARRAY(SELECT json_build_object('mode', c.mode, 'by', c.by, 'host', c.host, 'queue', c.queue)::text
+             FROM tidemill.worker_control AS c WHERE c.queue IN (j.queue, '*') AND c.mode <> 'run'
+             ORDER BY c.host, c.queue) AS held,
        q.rate, coalesce(j.key_rate, q.key_rate) AS most_a_second,
        (greatest(0, k.filled - extract(epoch FROM now() - k.filled_at)::float8 * coalesce(j.key_rate, q.key_rate))
            + 1 - coalesce(j.key_burst, q.key_burst)) / coalesce(j.key_rate, q.key_rate) AS rate_wait,

@@ -30,14 +30,16 @@ from tidemill.store.jobs.workers import (
 )
 from tidemill.store.runs.inbox import CANCEL_ORPHANS, EXPIRE_RUNS
 
-#: Moves waiting jobs whose deadline has passed to the history without having run.
+_TOO_LATE = "'its deadline passed before it could ' || CASE WHEN attempt = 0 THEN 'start' ELSE 'be tried again' END"
+
+#: Moves waiting jobs whose deadline has passed to the history without having run, or run again.
 EXPIRE_JOBS = f"""
 WITH gone AS (
     DELETE FROM tidemill.job WHERE id = ANY (ARRAY(
         SELECT id FROM tidemill.job WHERE deadline <= now() AND state <> 'running'
         ORDER BY deadline LIMIT 1000 FOR UPDATE SKIP LOCKED))
     RETURNING *),
-{archive_sql("gone", state="'expired'", note="'its deadline passed before it could start'")},
+{archive_sql("gone", state="'expired'", note=_TOO_LATE)},
 {callback_sql(webhook_rows("gone"), origin="parent")}
 SELECT id, batch_id, {NOTIFY_RUNS}, {NOTIFY_CALLED} FROM gone
 """

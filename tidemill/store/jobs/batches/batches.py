@@ -114,9 +114,10 @@ FROM tidemill.batch AS b JOIN ({COUNTS} WHERE b.ended_at IS NULL GROUP BY b.id) 
 WHERE b.ended_at IS NULL
 """
 
-#: How the jobs of a batch ended, in the order in which they were enqueued.
+#: How the jobs of a batch ended, in the order in which they were enqueued; a retry is in the place of the first job.
 LIST_RESULTS = """
-SELECT id, task, state, result, note FROM tidemill.job_history WHERE batch_id = $1 ORDER BY id
+SELECT id, task, state, result, note FROM tidemill.job_history WHERE batch_id = $1
+ORDER BY coalesce((origin ->> 'place')::bigint, id)
 """
 
 #: Deletes batches that ended long ago.
