@@ -10,6 +10,7 @@ import pytest
 
 from tidemill import App
 from tidemill.core.errors import ConfigError, PayloadError
+from tidemill.engine.jobs.bulk import ManyJobs
 from tidemill.ops.jobs.jobs import EnqueueJob, enqueue_job
 from tidemill.store.database import Database
 from tidemill.store.jobs.declared import declare
@@ -104,3 +105,11 @@ def test_a_template_of_a_task_is_checked_where_it_is_declared(app: App) -> None:
 
             @app.task(**{key: "{tennant}"})  # pyright: ignore[reportArgumentType, reportUntypedFunctionDecorator, reportCallIssue]
             async def send(tenant: str) -> None: ...
+
+
+def test_a_part_of_many_jobs_is_made_without_the_others(shop: App) -> None:
+    keyed = shop.declarations.task("keyed")
+    many = ManyJobs([keyed] * 3, [b'{"n": []}', b'{"n": 1}', b'{"n": 2}'], lambda _: {})
+    assert [job.concurrency_key for job in many.each(slice(1, 3))] == ["c-1", "c-2"]
+    with pytest.raises(PayloadError, match="is a JSON list"):
+        many.each()

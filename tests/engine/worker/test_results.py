@@ -10,9 +10,10 @@ import msgspec
 import pydantic
 import pytest
 
-from tests.support import eventually, find_live, finished, running_worker, value
+from tests.support import eventually, find_live, finished, puppet, running_worker, value
 from tidemill import App
 from tidemill.core.errors import ConfigError
+from tidemill.core.jobs.job import Finish
 from tidemill.store.database import Database
 
 
@@ -160,3 +161,26 @@ def test_a_task_for_failures_that_needs_something_else_is_refused(app: App) -> N
 
     with pytest.raises(ConfigError, match="needs 'order': a task for failures takes any of job, task, args, error"):
         app.task(on_failure=tell)(lambda: None)
+
+
+async def test_jobs_that_end_together_keep_their_own_results_and_attempts(app: App, database: Database) -> None:
+    @app.task(queue="default")
+    async def give() -> None: ...
+
+    async with puppet(database) as worker:
+        jobs = {job.id: job for job in (await app.enqueue_many(give.call() for _ in range(3)))}
+        first = await worker.claim(3)
+        assert await worker.give_back(first[0]) == [first[0].id]
+        again, *_ = await eventually(lambda: worker.claim(1))
+        assert (again.id, again.attempt) == (first[0].id, 2)
+        late = Finish(again.id, 1, "succeeded")
+        await worker.turn([late])
+        assert await find_live(database, again.id) is not None
+        others = [Finish(job.id, job.attempt, "succeeded", b"7" if job is first[1] else None) for job in first[1:]]
+        await worker.turn([Finish(again.id, 2, "succeeded", b"8"), *others])
+    ended = [await finished(database, id) for id in jobs]
+    assert {(row["id"], row["attempt"], row["result"]) for row in ended} == {
+        (first[0].id, 2, b"8"),
+        (first[1].id, 1, b"7"),
+        (first[2].id, 1, None),
+    }

@@ -183,7 +183,7 @@ class JobRef(msgspec.Struct, frozen=True):
 
 
 class ClaimedJob(msgspec.Struct):
-    """A job that a worker has claimed; `(worker, attempt)` is its fencing token."""
+    """A job that a worker has claimed; `(worker, attempt)` is its fencing token. A claim returns its first fields."""
 
     id: int
     attempt: int
@@ -194,11 +194,12 @@ class ClaimedJob(msgspec.Struct):
     failures: int
     losses: int
     keyed: bool
-    expired: bool
+    expired: bool | None
+    """Whether its deadline has passed; None if it has none."""
     cancel_reason: str | None = None
+    priority: int = DEFAULT_PRIORITY
     due_at: datetime | None = None
     origin: bytes | None = None
-    priority: int = DEFAULT_PRIORITY
     suspicions: int = 0
     hands_over: bool = False
     """Whether its success stores the job that follows it."""

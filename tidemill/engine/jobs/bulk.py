@@ -42,12 +42,13 @@ class ManyJobs:
     def first(self) -> NewJob:
         return self._job(self.calls[0], self.arguments[0])
 
-    def each(self) -> list[NewJob]:
-        """The jobs one by one."""
+    def each(self, part: slice = slice(None)) -> list[NewJob]:
+        """The jobs one by one: all, or a part of them."""
+        calls, given = self.calls[part], self.arguments[part]
         if not self.alike:
-            return [self._job(task, arguments) for task, arguments in zip(self.calls, self.arguments, strict=True)]
+            return [self._job(task, arguments) for task, arguments in zip(calls, given, strict=True)]
         first = self.first()
-        return [msgspec.structs.replace(first, args=msgspec.Raw(arguments)) for arguments in self.arguments]
+        return [msgspec.structs.replace(first, args=msgspec.Raw(arguments)) for arguments in given]
 
     def _job(self, task: AnyTask, arguments: bytes) -> NewJob:
         return task.new_job(arguments, **self._fields[task])

@@ -113,7 +113,7 @@ class Enqueuer:
     async def _insert_chunk(self, connection: Executor, many: ManyJobs, chunk: slice) -> list[JobRef]:
         if many.alike:
             return await insert_alike(self._database, connection, many.first(), many.arguments[chunk], notify=True)
-        return await insert_jobs(self._database, connection, many.each()[chunk], notify=True)
+        return await insert_jobs(self._database, connection, many.each(chunk), notify=True)
 
     async def close(self) -> None:
         """Finish the calls in progress."""

@@ -33,6 +33,7 @@ from tidemill.store.jobs.workers import NOTIFY_CONTROL, release_jobs
 
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 _LEVELS = len(PRIORITIES)
+_CLAIMED_COLUMNS = 14  # of every claim: the first fields of `ClaimedJob`
 _PLAIN_COLUMNS = 15  # of a plain claim; a turn that hands over says in one more whether a job was handed over
 
 #: The order in which a claim reads the priorities of a queue.
@@ -66,12 +67,12 @@ _CLAIM = """
               origin{more}
 """
 
-# The finished jobs that the worker still owns: id, attempt and worker must match. The LIMIT keeps the planner from
-# replacing one index lookup per job with a scan of the whole table.
+# The finished jobs that the worker still owns: id, attempt (1 unless given) and worker must match. The LIMIT keeps the
+# planner from replacing one index lookup per job with a scan of the whole table.
 _OWNED = """
     CROSS JOIN LATERAL (
         SELECT j.ctid AS place, j.* FROM tidemill.job AS j
-        WHERE j.id = d.id AND j.attempt = d.attempt AND j.worker_id = {worker} AND j.state = 'running'
+        WHERE j.id = d.id AND j.attempt = coalesce(d.attempt, 1) AND j.worker_id = {worker} AND j.state = 'running'
         LIMIT 1) AS owned
 """
 
@@ -359,11 +360,9 @@ class Claims:
         if not finished:
             return await self.fetch(statements.claim, *claim), 0
         if all(job.state == "succeeded" and job.note is None and not job.calls_back for job in finished):
-            seal = self._database.seal_value
-            results = columns([(job.id, job.attempt, seal(job.result)) for job in finished], 3)
             is_plain = statements is self._plain and any(job.hands_over for job in finished)
             statement = statements.hand_over_and_claim if is_plain else statements.succeed_and_claim
-            rows = await self.fetch(statement, *claim, *results)
+            rows = await self.fetch(statement, *claim, *self._succeeded(finished))
         else:
             rows = await self.fetch(statements.finish_and_claim, *claim, *_finish_columns(self._database, finished))
         last = rows.pop()
@@ -376,15 +375,21 @@ class Claims:
             await self.connection.execute(self._database.sql(ADMIT_AFTER), keyed)
         return rows, refused
 
+    def _succeeded(self, finished: Sequence[Finish]) -> tuple[list[int], list[int], list[bytes | None]]:
+        """The ids, attempts and results of jobs; no attempts if all are the first, no results if there are none."""
+        attempts = [job.attempt for job in finished if job.attempt > 1] and [job.attempt for job in finished]
+        results = [job.result for job in finished if job.result is not None] and [job.result for job in finished]
+        return [job.id for job in finished], attempts, self._database.seal_each(results)
+
     def _in_turn(self, rows: list[Any]) -> list[Any]:
         """Rows in the order in which they start, which an UPDATE does not preserve; queues alternate."""
         sign = 1 if self.lowest_first else -1
         rows.sort(key=lambda row: (sign * row[11], row[12], row[0]))
+        if len({row[2] for row in rows}) < 2:
+            return rows
         by_queue: dict[str, list[Any]] = {}
         for row in rows:
             by_queue.setdefault(row[2], []).append(row)
-        if len(by_queue) < 2:
-            return rows
         return [row for turn in zip_longest(*by_queue.values()) for row in turn if row is not None]
 
     async def claim_limited(self, queue: str, room: int, unknown: Sequence[str]) -> tuple[list[ClaimedJob], float]:
@@ -476,7 +481,9 @@ async def requeue_jobs(database: Database, connection: Executor, worker_id: int,
 
 
 def _once_each(finished: Sequence[Finish]) -> Sequence[Finish]:
-    return list({job.id: job for job in reversed(finished)}.values())[::-1] if len(finished) > 1 else finished
+    if len({job.id for job in finished}) == len(finished):
+        return finished
+    return list({job.id: job for job in reversed(finished)}.values())[::-1]
 
 
 def _finish_columns(database: Database, finished: Sequence[Finish]) -> list[list[Any]]:
@@ -487,8 +494,4 @@ def _finish_columns(database: Database, finished: Sequence[Finish]) -> list[list
 
 def claimed_job(row: Any, *, hands_over: bool = False) -> ClaimedJob:
     """A row of a claim as a `ClaimedJob`."""
-    id, attempt, queue, task, args, options, failures, losses, keyed, expired, why, level, due_at, origin = row[:14]
-    return ClaimedJob(
-        *(id, attempt, queue, task, args, options, failures, losses, keyed, bool(expired), why, due_at, origin, level),
-        hands_over=hands_over,
-    )
+    return ClaimedJob(*row[:_CLAIMED_COLUMNS], hands_over=hands_over)

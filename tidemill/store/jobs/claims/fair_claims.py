@@ -346,8 +346,9 @@ class FairClaims:
                 lanes.wake_at(row["priority"], row["fair_key"], now + row["due_in"])
             else:
                 due.append(row)
-        random.shuffle(due)  # so that two workers do not visit the same lanes at the same time
-        for row in due:
+        # Neighbours share pages of indexes, so they are visited in turn; two workers begin at different ones.
+        first = random.randrange(len(due)) if due else 0
+        for row in due[first:] + due[:first]:
             lane = lanes.wake(row["priority"], row["fair_key"])
             lane.is_seen = True
             if lane.mark is not None and (row["due_at"], row["id"]) < lane.mark:
