@@ -69,7 +69,7 @@ def print_plan(report: PlanReport) -> None:
     made = table("state", "", "why", wide="why")
     for step in report.steps:
         word = "build" if step.is_build else step.state
-        made.add_row(_name(step.stage, step.entity), Text(word, style=STYLES.get(word, "cyan")), step.told)
+        made.add_row(_name(step.stage, step.entity), Text(word, style=STYLES.get(word, "cyan")), step.explanation)
     if report.steps:
         console.print(made)
     if (more := report.builds + report.holds - len(report.steps)) > 0:
