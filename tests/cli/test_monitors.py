@@ -98,6 +98,9 @@ def test_alerts_are_listed_explained_acknowledged_and_noted(folder: Path) -> Non
     id = read(folder, "oven", 120)
     rows = alerts(folder, 2, "--entity", "oven")
     assert {row["trigger"] for row in rows} == {"hot", "peak"}
+    (peak,) = [row["id"] for row in rows if row["trigger"] == "peak"]
+    page = run(folder, "explain", f"a{peak}").stdout
+    assert ("(info): it occurred." in page, "Condition:" in page) == (True, False), page
     hot = next(row for row in rows if row["trigger"] == "hot")
     page = explained(folder, f"a{hot['id']}")
     assert page["record"]["rule"]["says"] == "80 degrees or more"
