@@ -1,4 +1,4 @@
-"""Four ways to fail: try again by policy, when told, later without counting, or never."""
+"""Four ways to fail: try again by policy, after a given time, later without counting, or never."""
 
 import asyncio
 

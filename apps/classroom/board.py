@@ -93,7 +93,15 @@ class BoardReader:
         if row is None:
             return ()
         status = _status(row)
-        return row["tick"], row["behind"], row["told"], row["done"], row["paused"], tuple(row["off"]), *status
+        return (
+            row["tick"],
+            row["behind"],
+            row["alert_change"],
+            row["audit_entry"],
+            row["paused"],
+            tuple(row["off"]),
+            *status,
+        )
 
     async def read(self, *, now: float | None = None) -> Board:
         """The board as it is now."""

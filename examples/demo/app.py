@@ -78,7 +78,7 @@ async def send_receipt(order_id: int) -> dict:
 
 @app.task(queue="parcels", concurrency_key="packer-{order_id}", max_concurrency=1)
 def pack_parcel(order_id: int) -> dict:
-    """Plain code in a thread; some parcels turn out to be for nobody."""
+    """Plain code in a thread; some parcels have no recipient."""
     time.sleep(random.uniform(0.02, 0.15))
     if random.random() < 0.02:
         raise Discard(f"order {order_id} was cancelled while we packed")
@@ -99,7 +99,7 @@ async def ask_partner(order_id: int) -> dict:
 
 @app.task(queue="reports", every="10s", budget="1m", stall="20s")
 async def daily_report() -> dict:
-    """A long job that tells how far it is."""
+    """A long job that reports its progress."""
     job = current_job()
     chapters = ["orders", "receipts", "parcels", "partners", "money"]
     for number, chapter in enumerate(chapters):
@@ -199,5 +199,5 @@ async def vans_report() -> dict:
 
 @app.task(every="2s", catchup="skip")
 def change_products() -> dict:
-    """Somebody works on the catalogue's files: see catalogue.py."""
+    """A person works on the catalogue's files: see catalogue.py."""
     return {"written": world.write_product(catalogue.root)}

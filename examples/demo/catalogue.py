@@ -1,7 +1,7 @@
 """The pipeline: a page for every product, a shelf of pages for every kind. Only what is out of date is made again.
 
 Its files are in .tidemill/demo-catalogue: change one, or delete a page, and watch. The mystery box has no price, so its
-page fails, and is tried again when its file changes or its time has come; nobody else waits for it.
+page fails, and is tried again when its file changes or its time has come; no other page waits for it.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The monitor: follows the fridge of every van, and tells when one is warm, falls silent, or has its door open.
+"""The monitor: follows the fridge of every van, and alerts when one is warm, falls silent, or has its door open.
 
 The readings are a topic of the PostgreSQL log, to which the vans report once a second.
 """

@@ -24,14 +24,14 @@ class Review(msgspec.Struct):
 
 
 class Visit(msgspec.Struct):
-    """A page that somebody looked at."""
+    """A page that was viewed."""
 
     thing: str
     seconds: float
 
 
 class Moderate(Plan, eligibility="moderate", timeout="5s"):
-    """Holds rude reviews back for somebody to read."""
+    """Holds rude reviews back until a person has read them."""
 
     @task
     async def has_words(self, ctx):
@@ -52,7 +52,7 @@ class Mood(Plan, eligibility="mood", timeout="5s"):
     @task
     async def stars(self, ctx):
         if not 1 <= ctx.value.stars <= 5:
-            raise ValueError(f"{ctx.value.stars} stars for the {ctx.value.thing}: nobody can give that")
+            raise ValueError(f"{ctx.value.stars} stars for the {ctx.value.thing}: one to five are possible")
         if ctx.message.attempt == 1 and random.random() < 0.03:
             raise ConnectionError("the dictionary was away for a moment")
 

@@ -29,7 +29,7 @@ def orders() -> list[int]:
 
 
 def recent_orders() -> list[int]:
-    """Orders that somebody may want their money back for."""
+    """Orders that a customer may want refunded."""
     return list(_orders)
 
 

@@ -1,4 +1,4 @@
-"""The work of a shop, whatever web framework it has: `tidemill up shop.py` runs it."""
+"""The work of a shop, the same with each web framework: `tidemill up shop.py` runs it."""
 
 from pathlib import Path
 

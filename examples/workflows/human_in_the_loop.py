@@ -1,4 +1,4 @@
-"""Ask somebody, put the run away while they think, and go on with their answer."""
+"""Ask a person, save the run while it waits, and go on with the answer."""
 
 import asyncio
 import json

@@ -50,7 +50,7 @@ SENTENCES: list[tuple[str, list[str], str]] = [
     ("missing module", ["worker", "no.such.module"], "cannot be imported"),
     ("file without App", ["up", "empty.py"], "declares no App"),
     ("file with two Apps", ["maintenance", "two.py"], "declares several Apps (one, two)"),
-    ("App without tasks", ["up", "idle.py"], "declares no task"),
+    ("App without tasks", ["up", "idle.py"], "declares no work"),
     ("file with an error", ["up", "typo.py"], "typo.py cannot be imported: SyntaxError"),
     ("file that fails", ["worker", "fails.py"], "cannot be imported: ZeroDivisionError: division by zero"),
     ("no concurrency", ["worker", "app.py", "--max-concurrency", "0"], "would run nothing"),

@@ -300,6 +300,8 @@ def test_a_worker_that_the_watchdog_ended_is_started_again(folder: Path, up: Pro
     failed = run(folder, "enqueue", "app.py", "stuck", "--wait")
     assert failed.returncode == 1
     assert "ran longer than its budget" in failed.stderr
+    (job,) = listing(folder, "jobs", "--task", "stuck")
+    assert "budget 300ms" in ok(folder, "job", str(job["id"]))
     assert "exit 75" in up.line("starting again", after=seen)
     up.line("worker started", after=seen)
 

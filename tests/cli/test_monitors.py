@@ -98,6 +98,9 @@ def test_alerts_are_listed_explained_acknowledged_and_noted(folder: Path) -> Non
     id = read(folder, "oven", 120)
     rows = alerts(folder, 2, "--entity", "oven")
     assert {row["trigger"] for row in rows} == {"hot", "peak"}
+    (peak,) = [row["id"] for row in rows if row["trigger"] == "peak"]
+    page = run(folder, "explain", f"a{peak}").stdout
+    assert ("(info): it occurred." in page, "Condition:" in page) == (True, False), page
     hot = next(row for row in rows if row["trigger"] == "hot")
     page = explained(folder, f"a{hot['id']}")
     assert page["record"]["rule"]["says"] == "80 degrees or more"
@@ -156,8 +159,10 @@ def test_the_roster_is_changed_and_the_log_shown(folder: Path) -> None:
 
 
 def test_a_silence_a_switch_a_pause_and_a_reset_are_one_command_each(folder: Path) -> None:
-    assert "silence" in run(folder, "monitor", "silence", "trigger=hot", "entity=oven*", "--until", "10m").stdout
+    assert "silence" in run(folder, "monitor", "silence", "trigger=hot", "entity=oven*", "--lasts", "10m").stdout
     assert "trigger=hot" in run(folder, "monitor", "silence").stdout
+    misspelt = run(folder, "monitor", "silence", "trigger=ho")
+    assert (misspelt.returncode, "did you mean 'hot'?" in misspelt.stderr) == (1, True), misspelt.stderr
     assert run(folder, "monitor", "silence", "--end", "1").returncode == 0
     assert run(folder, "monitor", "trigger", "hot", "off").returncode == 0
     assert told(folder, "status")[0]["off"] == ["hot"]
@@ -200,7 +205,7 @@ def test_a_monitor_is_looked_at_and_told_what_to_do_through_a_server(folder: Pat
     ]  # fmt: skip
     assert there("status", "machines").startswith("machines  ")
 
-    number = there("silence", "trigger=hot", "entity=lathe*", "--until", "10m").split()[1]
+    number = there("silence", "trigger=hot", "entity=lathe*", "--lasts", "10m").split()[1]
     listed = [run(where, "monitor", "silence", *more).stdout for where, more in ((folder, ()), (tmp_path, server))]
     assert f"{number}  machines  trigger=hot entity=lathe*  until " in listed[0]
     assert listed[0] == listed[1]

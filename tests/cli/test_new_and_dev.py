@@ -7,8 +7,10 @@ import os
 import pty
 import signal
 import subprocess
+import sys
 import termios
 import threading
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.request import urlopen
@@ -38,10 +40,24 @@ def test_a_folder_with_files_is_not_overwritten(shop: Path) -> None:
     assert (odd.returncode, "cannot name an application" in odd.stderr) == (1, True)
 
 
+def test_the_database_and_the_password_go_neither_into_git_nor_into_an_image(shop: Path) -> None:
+    for name in (".gitignore", ".dockerignore"):
+        assert {".tidemill/", ".env", ".venv/"} <= set((shop / name).read_text().splitlines())
+
+
 def test_the_tests_of_a_new_application_pass(shop: Path) -> None:
     done = run_pytest(shop)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 passed" in done.stdout
+
+
+def test_an_application_that_has_built_its_pages_can_be_installed(shop: Path, tmp_path: Path) -> None:
+    (shop / "pages").mkdir()
+    wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", tmp_path, "."]
+    done = subprocess.run(wheel, cwd=shop, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    with zipfile.ZipFile(tmp_path / "shop-0.1.0-py3-none-any.whl") as built:
+        assert [name for name in built.namelist() if ".dist-info/" not in name] == ["app.py"]
 
 
 def test_dev_goes_on_with_changed_code_and_waits_while_code_is_broken(shop: Path, database_url: str) -> None:

@@ -216,7 +216,7 @@ async def test_a_server_tells_of_pipelines_and_has_states_built_again(tmp_path: 
             (("status", "blgo"), "there is no pipeline 'blgo'; there are: blog"),
             (("approve", "blog"), "pipeline blog has no stage 'blog'"),
             (("pause", "2026-01-15"), "pipeline blog has no stage '2026-01-15'"),
-            (("invalidate", "2026-01-30"), "has no state of 2026-01-30"),
+            (("invalidate", "2026-01-30"), "has no state '2026-01-30'; the stages are "),
             (("plan", "app.py"), "there is no pipeline 'app.py'; there are: blog"),
         ):
             refused = run(away, *(() if arguments[0] == "explain" else ("pipeline",)), *arguments, *server)

@@ -84,8 +84,8 @@ def test_a_waiting_run_is_listed_explained_answered_and_forked(folder: Path) -> 
     listed = json.loads(tidemill(folder, "runs", "--state", "running", "--json").stdout)
     assert int(run[1:]) in [row["id"] for row in listed]
     page = tidemill(folder, "run", run).stdout
-    assert "started StartEvent" in page
-    assert "asked" in page
+    assert "started with StartEvent" in page
+    assert "review waiting for Approved\n" in page
 
     refused = tidemill(folder, "send", run, "Aproved", '{"ok": true}')
     assert refused.returncode != 0
@@ -94,6 +94,8 @@ def test_a_waiting_run_is_listed_explained_answered_and_forked(folder: Path) -> 
     shown = ended(folder, run)
     assert (shown["state"], shown["result"]) == ("succeeded", ["tides", True])
     assert [tick["kind"] for tick in shown["ticks"]][:2] == ["started", "noted"]
+    page = tidemill(folder, "run", run).stdout
+    assert ("received Approved\n" in page, "review returned StopEvent\n" in page) == (True, True), page
 
     state = json.loads(tidemill(folder, "run", run, "--at", "2", "--app", "press.py").stdout)
     assert (state["status"], state["works"][0]["step"]) == ("running", "review")

@@ -59,6 +59,7 @@ async def test_a_move_under_work_of_all_shapes_leaves_nothing_behind_that_was_ac
     with stage(database_url, tmp_path) as old:
         refused = old.command("jobs")
         assert "it is read-only: a standby, or a database that was moved" in refused.stderr
+        assert "set TIDEMILL_DATABASE_URL to the new server, or go back with `tidemill db reopen`" in refused.stderr
         assert "it can be written to again" in await command(old, "db", "reopen")
     with psycopg.connect(database_url) as connection:
         connection.execute("DELETE FROM tidemill.job")

@@ -61,7 +61,7 @@ class EngineReader:
         self._page, self._limits, self._database = source.page, _limits_of(source), database
 
     async def pages(self, since: float | None, token: str | None, now: float) -> AsyncIterator[RecordPage]:
-        """What failed since a time, and what has begun or ended since the last poll, which the token tells."""
+        """What failed since a time, and what has begun or ended since the last poll, by the token."""
         begin, after = now - OVERLAP if since is None else since, ""
         while True:
             rows = await read_engine_moments(self._database, begin, now + 1.0, self._page, after=after)

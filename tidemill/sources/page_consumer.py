@@ -60,7 +60,7 @@ class _Sweeps:
         return page
 
     async def _wait(self) -> None:
-        """Wait until there may be more: until the reader says so, if it can, or for longer and longer."""
+        """Wait until there may be more: until the reader reports more, if it can, or after growing pauses."""
         more = getattr(self._reader, "wait", None)
         waiting = None if more is None else asyncio.create_task(self._wake_with(more))
         try:
@@ -126,7 +126,7 @@ class PageConsumer:
         return True
 
     async def _lost(self, held: object) -> None:
-        """Drop what was read ahead: another process reads by now."""
+        """Drop what was read ahead: another process reads now."""
         self._positions.disown(0)
         self._waiting.clear()
         self._page_ends.clear()
@@ -252,7 +252,7 @@ class WindowConsumer:
         return True
 
     async def _lost(self, held: object) -> None:
-        """Drop what was read ahead: another process reads by now."""
+        """Drop what was read ahead: another process reads now."""
         self._waiting.clear()
         self._open.clear()
         self._changed = False
@@ -267,7 +267,7 @@ class WindowConsumer:
         if not self._waiting:
             since = None if self._settled is None else self._settled - self._reader.overlap
             page = await self._sweeps.next(since, None)
-            if page is not None and self._lease.held is held:  # Otherwise another process reads by now.
+            if page is not None and self._lease.held is held:  # Otherwise another process reads now.
                 self._take(page)
         return [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
 

@@ -133,7 +133,7 @@ class RedisConsumer:
         return self._take(_entries(answer)) if answer else []
 
     async def _take_over(self, count: int) -> Sequence[tuple[bytes, dict[bytes, bytes] | None]]:
-        """Entries of consumers that do not answer, oldest first: the server looks at ten for each that is wanted."""
+        """Entries of consumers that do not answer, oldest first: the server examines ten for each that is wanted."""
         lease, start = int(self._source.lease * 1000), b"0-0"
         while True:
             start, entries, *_ = await self._client.xautoclaim(

@@ -102,5 +102,8 @@ def own_error(error: BaseException, where: str) -> TidemillError:
 def one_line(error: BaseException) -> str:
     """What an error says, in one line."""
     if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
-        return "it is read-only: a standby, or a database that was moved"
+        return (
+            "it is read-only: a standby, or a database that was moved; after a move set TIDEMILL_DATABASE_URL to "
+            "the new server, or go back with `tidemill db reopen`"
+        )
     return (str(error) or type(error).__name__).splitlines()[0]

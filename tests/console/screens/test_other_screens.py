@@ -6,7 +6,7 @@ import json
 import re
 import time
 
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.support.console import Harbour, Watched, wait_until
 
@@ -68,6 +68,19 @@ def test_a_source_is_weighed_while_it_runs_and_a_dead_letter_is_replayed(shop: H
     page.get_by_role("button", name="Send", exact=True).click()
     expect(page.get_by_role("dialog")).to_contain_text("shelf: 12")
     console.keep("streams-live")
+
+
+def test_a_monitor_without_events_has_had_no_tick(shop: Harbour, console: Watched) -> None:
+    def before_the_first_event(route: Route) -> None:
+        answer = route.fetch()
+        lines = answer.json()
+        for line in lines["items"]:
+            line |= {"tick": 0, "tick_at": 0.0, "events": 0, "cursor_at": None}
+        route.fulfill(response=answer, json=lines)
+
+    console.page.route("**/api/v1/monitors", before_the_first_event)
+    page = console.open("/monitors", "Monitors")
+    expect(page.get_by_text("none yet")).to_be_visible()
 
 
 def test_an_alert_is_told_acknowledged_and_silenced_where_it_is_seen(shop: Harbour, console: Watched) -> None:

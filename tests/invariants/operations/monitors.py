@@ -182,7 +182,7 @@ CASES: dict[str, Case] = {
             alerts.SilenceAlerts(name="ovens", matchers={"colour": "red"}),
             alerts.SilenceAlerts(name="ovens", matchers={"trigger": "hot"}, lasts="soon"),
         ),
-        command="monitor silence trigger=hot --until 10m",
+        command="monitor silence trigger=hot --lasts 10m",
     ),
     "list_silences": Case(alerts.ListSilences(monitor="ovens"), a_silence, command="monitor silence"),
     "end_silence": Case(

@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from tidemill.cli.render import ago, facts_grid, local, names, state
+from tidemill.core.duration import format_duration
 from tidemill.core.jobs.job import LIVE_STATES
 from tidemill.core.limits.memory_size import format_memory
 from tidemill.ops.jobs.jobs import Job
@@ -46,10 +47,14 @@ def job_facts(row: Job) -> list[tuple[str, str]]:
         ("finished", f"{local(row.finished_at)}  ({ago(row.finished_at)})" if row.finished_at else ""),
         ("tags", names(row.tags)),
         ("unique key", row.unique_key or ""),
-        ("options", ", ".join(f"{name} {json_text(value)}" for name, value in options.items())),
+        ("options", ", ".join(f"{name} {_option_text(name, value)}" for name, value in options.items())),
         ("result", json_text(row.result) if row.state == "succeeded" else ""),
     ]
     return [(name, value) for name, value in facts if value]
+
+
+def _option_text(name: str, value: Any) -> str:
+    return format_duration(value) if name in ("budget", "stall") else json_text(value)
 
 
 def json_text(value: Any) -> str:

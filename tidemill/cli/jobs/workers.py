@@ -101,8 +101,8 @@ def workers_table(rows: Sequence[WorkerLine], now: datetime) -> Table:
         made.add_row(
             _name(row),
             state(_status(row, now)),
-            names(row.queues),
-            "" if ended else f"{row.running}/{row.max_concurrency}",
+            names(row.queues) or "none: run worker",
+            "" if ended or not row.max_concurrency else f"{row.running}/{row.max_concurrency}",
             ago(row.seen_at, now),
             ago(row.started_at, now).removesuffix(" ago"),
             _remark(row, now),

@@ -92,7 +92,7 @@ def note(args: NoteAlert, *, place: ServerOptions = ANYWHERE) -> None:
 
 def silence(
     *matchers: Annotated[str, Parameter(help="As in trigger=hot entity=press-*; all of them must fit.")],
-    until: Annotated[str, Parameter(help="For how long.")] = "1h",
+    lasts: Annotated[str, Parameter(help="For how long: 30m, 1h, 2d.")] = "1h",
     comment: Annotated[str, Parameter(help="Why.")] = "",
     end: Annotated[int | None, Parameter(help="End this silence now instead.")] = None,
     monitor: MonitorOption = None,
@@ -112,7 +112,7 @@ def silence(
     made = with_monitor(
         place,
         monitor,
-        lambda at, name: at.do(silence_alerts, SilenceAlerts(name=name, matchers=wanted, lasts=until, comment=comment)),
+        lambda at, name: at.do(silence_alerts, SilenceAlerts(name=name, matchers=wanted, lasts=lasts, comment=comment)),
     )
     return out().print(f"silence {made.id} until {local(made.ends_at)}")
 

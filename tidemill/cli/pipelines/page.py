@@ -69,7 +69,7 @@ def print_plan(report: PlanReport) -> None:
     made = table("state", "", "why", wide="why")
     for step in report.steps:
         word = "build" if step.is_build else step.state
-        made.add_row(_name(step.stage, step.entity), Text(word, style=STYLES.get(word, "cyan")), step.told)
+        made.add_row(_name(step.stage, step.entity), Text(word, style=STYLES.get(word, "cyan")), step.explanation)
     if report.steps:
         console.print(made)
     if (more := report.builds + report.holds - len(report.steps)) > 0:
@@ -156,7 +156,8 @@ def print_state(state: StateDetails) -> None:
         console.print(f"  failed {counted(state.failure.attempts, 'time')}, last {ago(state.failure.failed_at)}")
         for line in state.failure.log.strip().splitlines()[-MOST_LOG_LINES:]:
             console.print(f"    {line}", style="dim")
-    console.print("\ninputs", style="bold")
+    if state.inputs:
+        console.print("\ninputs", style="bold")
     for one in state.inputs:
         made_by = "" if one.made_by is None else f"  made by {one.made_by.stage}"
         console.print(f"  {one.path}  {(one.content or 'missing')[:12]}{made_by}")

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from tidemill.core.errors import ConfigError
 
 TEMPLATE = Path(__file__).parent / "template"
-RENAMED = {"gitignore": ".gitignore"}
+RENAMED = {"gitignore": (".gitignore", ".dockerignore")}
 
 
 def new(folder: Annotated[Path, Parameter(help="The folder to make; its name is the application's.")], /) -> None:
@@ -24,7 +24,7 @@ def new(folder: Annotated[Path, Parameter(help="The folder to make; its name is 
     for path in sorted(TEMPLATE.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
             place = folder / path.relative_to(TEMPLATE)
-            place = place.with_name(RENAMED.get(place.name, place.name))
             place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(path.read_text().replace("NAME", name))
+            for each in RENAMED.get(place.name, (place.name,)):
+                place.with_name(each).write_text(path.read_text().replace("NAME", name))
     print(f"{folder} is ready:\n\n  cd {folder}\n  tidemill dev app.py\n")

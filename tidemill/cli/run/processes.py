@@ -188,7 +188,7 @@ def served_queues(known: App, queues: Sequence[str] | None, max_concurrency: int
     """The queues that a worker would serve, after checking that it could be made."""
     wanted = tuple(queues or known.declarations.served_queues())
     if not wanted:
-        raise ConfigError(f"{known.declarations.source} declares no task: put @app.task above a function")
+        raise ConfigError(f"{known.declarations.source} declares no work: put @app.task above a function")
     return known.settings.worker(wanted, max_concurrency).validate().queues
 
 

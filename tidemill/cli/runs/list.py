@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -111,8 +111,8 @@ def _print_page(row: Run, ticks: list[dict[str, Any]], log: Sequence[StepAttempt
     for sentence in row.why:
         console.print(Padding(Text(sentence), (0, 0, 0, 2)))
     console.print("\nticks", style="bold")
-    for tick in ticks:
-        console.print(f"  {tick['seq']:>5}  +{short(tick['at'] - ticks[0]['at']):<7} {_describe(tick)}")
+    for tick, text in zip(ticks, describe_ticks(ticks), strict=True):
+        console.print(f"  {tick['seq']:>5}  +{short(max(0.0, tick['at'] - ticks[0]['at'])):<7} {text}", markup=False)
     print_log(log)
 
 
@@ -128,27 +128,39 @@ def _facts(row: Run) -> list[tuple[str, str]]:
     ]
 
 
-def _describe(tick: dict[str, Any]) -> str:
-    work = tick.get("work", 0)
+def describe_ticks(ticks: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """What each tick of a flow's journal says, in the words of the console."""
+    steps: dict[int, str] = {}
+    for tick in ticks:
+        work = tick.get("work", 0)
+        yield _describe(tick, steps.get(work, f"work {work}"))
+        steps |= {number: step.partition("@")[0] for number, step in tick.get("begun", ())}
+
+
+def _describe(tick: dict[str, Any], step: str) -> str:
     match tick["kind"]:
-        case "started" | "received":
-            return f"{tick['kind']} {_bare(tick['event'])}" + (f" for {tick['target']}" if tick.get("target") else "")
+        case "started":
+            return f"started with {_bare(tick['event'])}"
+        case "received":
+            return f"received {_bare(tick['event'])}" + (f" for {tick['target']}" if tick.get("target") else "")
         case "completed" if tick.get("error"):
             again = f"; trying again in {short(tick['retry_in'])}" if tick.get("retry_in") is not None else ""
-            return f"work {work} failed: {tick['error'][0].rpartition('.')[2]}: {tick['error'][1]}{again}"
+            return f"{step} failed: {tick['error'][0].rpartition('.')[2]}: {tick['error'][1]}{again}"
         case "completed":
-            return f"work {work} ended with {', '.join(map(_bare, tick.get('events', ()))) or 'nothing'}"
+            return f"{step} returned {', '.join(map(_bare, tick.get('events', ()))) or 'nothing'}"
         case "noted":
             note = tick["note"]
             about = note.get("question") or note.get("path") or note.get("name") or note.get("buffer") or ""
-            return f"work {work} {note.get('kind')} {about}".rstrip()
+            if note.get("kind") != "asked":
+                return f"{step} {note.get('kind')} {about}".rstrip()
+            return f"{step} waiting for {about.partition(' [')[0].rpartition('.')[2]}"
         case "elapsed":
-            return f"timer {tick['timer']} went off"
+            return f"timer {tick['timer']} fired"
         case "cancel_asked":
-            return f"cancel asked: {tick['reason']}"
+            return f"cancel requested: {tick['reason']}"
         case "migrated":
             return f"migrated from version {tick.get('before')} to {tick.get('version')}"
-    return "taken up by an owner"
+    return "resumed by a run worker"
 
 
 def _bare(event: dict[str, Any]) -> str:

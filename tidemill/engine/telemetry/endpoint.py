@@ -1,4 +1,4 @@
-"""What a process tells over HTTP about itself: `GET /metrics`, and `/livez` and `/readyz` for probes.
+"""What a process reports over HTTP about itself: `GET /metrics`, and `/livez` and `/readyz` for probes.
 
 async with MetricsEndpoint(database, "127.0.0.1:9464"):
     ...

@@ -252,7 +252,7 @@ def _first_scores(model: Hmm, observation: Any) -> list[float]:
 
 
 def _steps(model: Hmm, observation: Any) -> list[list[float]]:
-    """How likely it is to come to each state from each other and make an observation there, as logarithms."""
+    """The log probability of moving from each state to each other and making an observation there."""
     return [
         [log(row[target]) + emission for row in model.transitions]
         for target, emission in enumerate(model.emission_logs(observation))

@@ -64,7 +64,7 @@ class Rate(msgspec.Struct):
     times: list[float] = []
 
     def step(self, at: float) -> float:
-        """It happened once more; returns the rate."""
+        """Count one more event; returns the rate."""
         self.times.append(at)
         return self.rate(at)
 

@@ -20,16 +20,17 @@ def why_opened(alert: Any, record: dict[str, Any]) -> list[str]:
     says = rule.get("says")
     if not says and alert.kind == "absent" and isinstance(after, int | float):
         says = f"no event for {format_duration(after)}"
-    why = [f"{alert.trigger} of {alert.entity} ({alert.severity}): {says or 'its condition became true'}."]
-    code = next((rule[name] for name in ("when", "of") if isinstance(rule.get(name), str)), None)
-    if code:
+    if not says:
+        says = "it occurred" if alert.kind == "momentary" else "its condition became true"
+    why = [f"{alert.trigger} of {alert.entity} ({alert.severity}): {says}."]
+    if isinstance(code := rule.get("when"), str):
         held = f", true for {format_duration(hold)}" if isinstance(hold, int | float) and hold > 0 else ""
         why.append(f"Condition: `{_ASSIGNED_LAMBDA.sub('', code)}`{held}.")
     seen = record.get("evidence", record.get("features"))
     if seen is not None:
         why.append(f"Values at that time: {_text(seen)}.")
     if "occurrence" in record:
-        why.append(f"Event: {_text(record['occurrence'])}.")
+        why.append(f"Occurrence: {_text(record['occurrence'])}.")
     started = alert.started_at or alert.opened_at
     later = format_duration((alert.opened_at - started).total_seconds())
     why.append(f"Started at {_moment(started)}, opened {later} later.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -13,7 +14,7 @@ from tidemill.core.encoding.json_rows import value_of, zoned
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.monitors.reducer.entity_state import HISTORY
 from tidemill.monitors.view.alert_reasons import why_opened
-from tidemill.ops.monitors.monitors import MonitorName
+from tidemill.ops.monitors.monitors import MonitorName, require_trigger
 from tidemill.ops.operator.bulk import MOST_MATCHES, Preview, preview_of
 from tidemill.ops.operator.cursor import following, read_cursor
 from tidemill.ops.operator.operation import Arguments, Cursor, ListOf, PageOf, doc, operation
@@ -230,6 +231,8 @@ async def silence_alerts(tx: Transaction, args: SilenceAlerts) -> SilenceAdded:
     now = time.time()
     ends = now + parse_duration(args.lasts, what="lasts")
     number = await store.add_silence(tx, args.name, args.matchers, starts_at=now, ends_at=ends, comment=args.comment)
+    if (trigger := args.matchers.get("trigger")) is not None:
+        await require_trigger(tx, args.name, trigger, fnmatchcase)
     return SilenceAdded(number, _moment(ends))
 
 

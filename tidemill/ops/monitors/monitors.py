@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -9,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from tidemill.core.codec import decode
+from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.encoding.json_rows import readable
 from tidemill.core.errors import NotFoundError
 from tidemill.ops.operator.operation import Arguments, ListOf, PauseState, doc, operation
@@ -139,12 +141,18 @@ async def resume_monitor(tx: Transaction, args: MonitorRef) -> PauseState:
 @operation("POST /monitors/{name}/triggers/{trigger}/{wanted}", role="operator")
 async def switch_trigger(tx: Transaction, args: SwitchTrigger) -> TriggerSwitched:
     """Switch a trigger off, which resolves its open alerts, or on, which evaluates all entities again."""
-    row = await store.read_monitor(tx, args.name)
-    known = _triggers(None if row["status"] is None else decode(row["status"]))
-    if known and args.trigger not in (*known, *row["off"]):
-        raise NotFoundError(f"monitor {args.name} has no trigger {args.trigger!r}; it has {', '.join(known)}")
+    await require_trigger(tx, args.name, args.trigger, str.__eq__)
     await roster.switch_trigger(tx, args.name, args.trigger, args.wanted == "on")
     return TriggerSwitched(args.name, args.trigger, args.wanted == "on")
+
+
+async def require_trigger(tx: Transaction, monitor: str, wanted: str, fits: Callable[[str, str], bool]) -> None:
+    """Refuse a trigger that a monitor does not have. The triggers of one that has never run are not known."""
+    row = await store.read_monitor(tx, monitor)
+    known = _triggers(None if row["status"] is None else decode(row["status"]))
+    if known and not any(fits(each, wanted) for each in (*known, *row["off"])):
+        guess = did_you_mean(wanted, known)
+        raise NotFoundError(f"monitor {monitor} has no trigger {wanted!r}; it has {', '.join(known)}{guess}")
 
 
 @operation("GET /monitors/{name}/events", role="viewer")

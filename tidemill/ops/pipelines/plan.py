@@ -57,7 +57,7 @@ class PlanStep(msgspec.Struct, frozen=True):
     entity: str
     state: str
     reason: str
-    told: Annotated[str, doc("The reason, in words.")]
+    explanation: Annotated[str, doc("The reason as a sentence.")]
     path: Annotated[str | None, doc("Its output; null where it has many.")]
     is_build: bool
 
@@ -70,7 +70,7 @@ class PlanPart(msgspec.Struct, frozen=True):
     state: str
     states: Annotated[int, doc("How many there are.")]
     first: Annotated[str, doc("The first of them.")]
-    told: str
+    explanation: Annotated[str, doc("The reason of the first as a sentence.")]
 
 
 class PlanReport(msgspec.Struct, frozen=True):

@@ -118,7 +118,7 @@ async def message_at(
 async def message_with_id(
     database: Database, declared: Declarations | None, id: str, stream: str | None = None, source: str | None = None
 ) -> MessageDetails | None:
-    """The message with this id, as its source's `message_id` tells it; None if nothing is known of it."""
+    """The message with this id, by its source's `message_id`; None if nothing is known of it."""
     found = await _stored(database, stream, source, None, id)
     if found is None:
         found = await _waiting_with_id(database, declared, id, stream, source)

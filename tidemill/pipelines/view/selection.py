@@ -122,7 +122,11 @@ def _chosen(snapshot: PipelineSnapshot, jobs: BuildJobs, wanted: Selection, stag
         ]
     if wanted.entities is not None and not found:
         where = f"stage {wanted.stage}" if wanted.stage else f"pipeline {snapshot.pipeline.name}"
-        raise NotFoundError(f"{where} has no state of {', '.join(wanted.entities[:5]) or 'no entity at all'}")
+        names = ", ".join(map(repr, wanted.entities[:5])) or "no name"
+        known = ", ".join(snapshot.pipeline.stages)
+        raise NotFoundError(
+            f"{where} has no state {names}; the stages are {known}, and a state is STAGE/ENTITY or a path"
+        )
     return consumers(snapshot.pipeline_view, found) if wanted.downstream else found
 
 

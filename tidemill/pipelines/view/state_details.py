@@ -184,7 +184,11 @@ async def describe_state(
 
 def _followers(snapshot: PipelineSnapshot, stage: Stage, entity: str, pipelines: Iterable[Pipeline]) -> list[str]:
     view = snapshot.pipeline_view
-    found = [f"{each.name}/{id}" for each, id in consumers(view, [(stage, entity)]) if (each, id) != (stage, entity)]
+    found = [
+        f"{each.name}/{id}" if id else each.name
+        for each, id in consumers(view, [(stage, entity)])
+        if (each, id) != (stage, entity)
+    ]
     return [*sorted(found), *taken_elsewhere(pipelines, snapshot.pipeline, output_paths(view, stage, entity))]
 
 

@@ -266,7 +266,7 @@ class OrderedNatsConsumer:
         return self._connection.problem
 
     async def _lost(self, held: object) -> None:
-        """Drop what was read ahead: another process reads by now."""
+        """Drop what was read ahead: another process reads now."""
         self._to_ack.clear()
         self._positions.disown(0)
         await self._unsubscribe()

@@ -18,7 +18,7 @@ SAFETY_POLL = (0.1, 1.0)
 
 
 class ReaderLease:
-    """Whether this process reads a partition, and what happens when another one does by now."""
+    """Whether this process reads a partition, and what happens when another one does."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class ReaderLease:
         seconds: float,
         on_lost: Callable[[object], Awaitable[None]],
     ) -> None:
-        """`on_lost` is called with what `held` was, when another process reads by now."""
+        """`on_lost` is called with what `held` was, when another process reads now."""
         self.held: object | None = None
         """What marks the deliveries of this time as the reader; None while another process reads."""
         self._source, self._part, self._context, self._seconds = source, part, context, seconds

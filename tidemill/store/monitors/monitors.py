@@ -52,7 +52,8 @@ FROM tidemill.monitor AS m WHERE $1::text IS NULL OR m.name = $1 ORDER BY m.name
 READ_PULSE = """
 SELECT m.tick, m.tick_at, m.paused, m.off, m.status, m.seen_at,
        EXISTS (SELECT FROM tidemill.monitor_entity AS e WHERE e.monitor = m.name AND e.head > e.folded) AS behind,
-       (SELECT max(id) FROM tidemill.alert_history) AS told, (SELECT max(id) FROM installation.audit) AS done
+       (SELECT max(id) FROM tidemill.alert_history) AS alert_change,
+       (SELECT max(id) FROM installation.audit) AS audit_entry
 FROM tidemill.monitor AS m WHERE m.name = $1
 """
 

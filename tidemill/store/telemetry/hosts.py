@@ -20,9 +20,6 @@ from tidemill.store.jobs.queues import LIVE_AND_SERVED
 from tidemill.store.streams.streams import read_status
 from tidemill.store.telemetry.history import ADD_WORK, TASK_WAIT, forget_work, work_of
 
-#: Notifies live views that the host named in the payload has a new sample.
-HOSTS_CHANNEL = "hosts"
-
 KEPT = 86_400.0
 FORGET_AT_ONCE = 20
 
@@ -40,9 +37,8 @@ kept AS (
 forgotten AS (
     DELETE FROM installation.host_sample WHERE EXISTS (SELECT FROM mine) AND ctid = ANY (ARRAY(
         SELECT ctid FROM installation.host_sample WHERE host = $1 AND at < now() - make_interval(secs => $5)
-        ORDER BY at LIMIT {FORGET_AT_ONCE}))),
-notified AS (SELECT pg_notify('installation_hosts', name) FROM mine)
-SELECT (SELECT count(*) FROM notified), ARRAY(
+        ORDER BY at LIMIT {FORGET_AT_ONCE})))
+SELECT ARRAY(
     SELECT pid FROM tidemill.process WHERE host = $1 AND seen_at > now() - interval '1 minute'
     UNION SELECT pid FROM tidemill.worker WHERE host = $1 AND ended_at IS NULL) AS pids
 FROM mine

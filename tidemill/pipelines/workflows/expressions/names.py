@@ -43,7 +43,7 @@ def credential_names(nodes: Iterable[Node]) -> set[str]:
 
 @asynccontextmanager
 async def with_names(credentials: Collection[str], **names: Any) -> AsyncIterator[dict[str, dict[str, str]]]:
-    """Give expressions these credentials and the allowed part of the environment; an error tells no secret."""
+    """Give expressions these credentials and the allowed part of the environment; no error contains a secret."""
     held = await read_credentials(credentials)
     try:
         with naming(**{"$env": allowed_env(), "$credentials": held}, **names):

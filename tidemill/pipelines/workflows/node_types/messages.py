@@ -1,4 +1,4 @@
-"""Nodes that tell people something: `notification` by a webhook or mail, `discord_send` by Discord's HTTP API."""
+"""Nodes that notify people: `notification` by a webhook or mail, `discord_send` by Discord's HTTP API."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ export function Accounts() {
   return (
     <>
       <PageHeader title="Accounts" />
-      <div className="columns">
+      <div className="columns slim">
         <div className="stack">
           <Sessions />
           {isAdmin ? <Tokens /> : <Panel title="Tokens"><Empty title="Tokens need the role admin">{session.read_only ? "This server is read-only." : `Your role is ${session.role}. Ask an admin for a token.`}</Empty></Panel>}

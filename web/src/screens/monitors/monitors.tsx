@@ -60,7 +60,7 @@ export function Monitors() {
           </Empty>
         </Panel>
       ) : (
-        <div className="columns alerts">
+        <div className="columns slim">
           <div className="stack">
             <Panel title="Alerts" aside={alerts.data && <span className="faint" title={showAll ? undefined : "Open, not acknowledged, or resolved a short time ago"}>{count(shown.length)}{alerts.hasNextPage ? " or more" : ""}{showAll ? "" : " current"}</span>}>
               {(isFiltered || shown.length > 0) && (
@@ -119,7 +119,7 @@ export function Monitors() {
                   )}
                   <Fact name="Newest event"><Ago at={each.cursor_at} /></Fact>
                   <Fact name="Last tick">
-                    {count(each.tick)}, <Ago at={each.tick_at} />
+                    {each.tick ? <>{count(each.tick)}, <Ago at={each.tick_at} /></> : "none yet"}
                   </Fact>
                 </dl>
                 {each.triggers.length > 0 && (
