@@ -52,9 +52,10 @@ def write_day(root: Path, day: date, *, seed: int = 1, files: int = 3) -> list[P
 
 
 def write_history(root: Path, repository: Path, since: date) -> int:
-    """Write the commits of a git repository as logs of their days; returns how many days there are."""
-    command = ["git", "-C", str(repository), "log", "--reverse", f"--since={since}T00:00:00", "--format=%ad\t%an\t%s"]
-    said = subprocess.run([*command, "--date=format:%Y-%m-%d %H:%M"], capture_output=True, text=True, check=True).stdout
+    """Write the commits of a git repository, without merges, as logs of their days; returns how many days there are."""
+    command = ["git", "-C", str(repository), "log", "--reverse", "--date-order", "--no-merges"]
+    form = [f"--since={since}T00:00:00", "--format=%ad\t%an\t%s", "--date=format:%Y-%m-%d %H:%M"]
+    said = subprocess.run([*command, *form], capture_output=True, text=True, check=True).stdout
     commits = [line.split("\t", 2) for line in said.splitlines()]
     is_alone = len({who for _, who, _ in commits}) == 1  # Then the author need not be named.
     days: dict[str, list[str]] = {}

@@ -45,7 +45,7 @@ _HEADINGS: tuple[tuple[str, frozenset[str]], ...] = (
     ),
     (
         "What is open",
-        frozenset(["wants", "asked", "tomorrow", "whether", "again", "todo", "open", "later", "question"]),
+        frozenset(["wants", "asked", "tomorrow", "todo", "question"]),
     ),
     ("What was done", frozenset()),
 )
@@ -120,7 +120,7 @@ async def compose(date: str, summary: str, writer: str) -> str:
     rest = sentences[3:] if len(sentences) >= LONG else sentences
     parts: dict[str, list[str]] = {heading: [] for heading, _ in _HEADINGS}
     for sentence in rest:
-        words = set(_words(sentence))
+        words = set(_words(sentence.replace("no longer", "")))
         heading = next(heading for heading, typical in _HEADINGS if words & typical or not typical)
         parts[heading].append(f"- {escape_markdown(sentence)}")
     body = "\n\n".join(f"## {heading}\n\n" + "\n".join(points) for heading, points in parts.items() if points)

@@ -232,3 +232,12 @@ def test_home_tells_of_states_that_have_failed_and_leads_to_them(ship: Ship, con
     ship.write("2026-03-09", "calm")
     console.open("/")
     expect(line).to_have_count(0)
+
+
+def test_a_state_that_is_opened_by_its_address_is_in_the_grid_beside_it(ship: Ship, console: Watched) -> None:
+    ship.settled()
+    page = console.open("/pipelines/logbook?stage=index&entity=", "logbook")
+    expect(page.get_by_role("group", name="Group by").get_by_role("button", name="index (1)")).to_have_attribute(
+        "aria-pressed", "true"
+    )
+    expect(page.get_by_role("region", name="Grid of states").get_by_role("columnheader", name="index")).to_be_visible()

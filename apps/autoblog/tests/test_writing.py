@@ -245,10 +245,28 @@ def test_a_git_history_becomes_the_logs_of_its_days(tmp_path: Path) -> None:
 
     git("init", "-q", "project")
     git("-C", "project", "commit", "-q", "--allow-empty", "-m", "The importer is restarted by itself")
+    git("-C", "project", "checkout", "-q", "-b", "side")
+    git("-C", "project", "commit", "-q", "--allow-empty", "-m", "Tests run again")
+    git("-C", "project", "checkout", "-q", "-b", "other", "HEAD~1")
+    git("-C", "project", "merge", "-q", "--no-ff", "-m", "Merge branch 'side'", "side")
     assert write_history(tmp_path / "out", tmp_path / "project", date(2026, 1, 1)) == 1
     assert (tmp_path / "out/daily/2026-01-15/project.txt").read_text() == (
-        "10:02 INFO The importer is restarted by itself.\n"
+        "10:02 INFO The importer is restarted by itself.\n10:02 INFO Tests run again.\n"
     )
+
+
+async def test_a_sentence_is_under_a_heading_that_fits_it() -> None:
+    done = [
+        "A job that runs again has its answers in order.", "The check asks whether the server lives.",
+        "Workers no longer keep a connection open.", "The door opens later.",
+    ]  # fmt: skip
+    said = " ".join(["The title.", "The lead.", "Its end.", *done, "The pump failed.", "Ada wants to see it tomorrow."])
+    body = read_post("2026-01-15", await compose("2026-01-15", said, OFFLINE)).body
+    wrong, left, rest = body.split("## ")[1:]
+    assert (wrong.split("\n\n")[:2], left.split("\n\n")[:2]) == (
+        ["What went wrong", "- The pump failed."], ["What is open", "- Ada wants to see it tomorrow."],
+    )  # fmt: skip
+    assert rest.split("\n\n")[1].splitlines() == [f"- {sentence}" for sentence in done]
 
 
 async def test_notes_in_markdown_and_logs_with_full_time_stamps_are_read_without_their_marks() -> None:

@@ -9,11 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+from structlog.testing import capture_logs
+
 from tests.support import eventually, value
 from tests.support.cli import TIDEMILL, environment
 from tests.support.pipelines import put, tree, update
 from tidemill import App
 from tidemill.pipelines import Pipeline
+from tidemill.pipelines.runner import driver
 from tidemill.pipelines.runner.driver import Driver
 from tidemill.store.database import Database
 
@@ -92,6 +96,30 @@ async def test_a_second_builder_waits_for_what_the_first_builds(
     said = await asyncio.gather(*(asyncio.to_thread(each.communicate) for each in (first, second)))
     assert [first.returncode, second.returncode] == [0, 0], said
     assert calls(folder) == {f"{stage}/0": 1 for stage in STAGES}
+
+
+async def test_a_builder_that_waits_for_long_names_the_one_that_it_waits_for(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "WARN_AFTER", 0.0)
+    pipeline, may_end = Pipeline("p", root=tmp_path), asyncio.Event()
+
+    @pipeline.stage(input="in/{id}.txt", output="out/{id}.txt", version="1")
+    async def only(entity: Any, text: str) -> str:
+        await may_end.wait()
+        return text
+
+    put(tmp_path, {"in/a.txt": "apple"})
+    first = Driver(database, pipeline)
+    building = asyncio.create_task(driver.run_once(first))
+    await eventually(lambda: first.running_here == 1)
+    with capture_logs() as lines:
+        waiting = asyncio.create_task(update(database, pipeline))
+        await eventually(lambda: any(line["event"] == "waiting for other builders" for line in lines))
+    may_end.set()
+    assert (await building).steps == (await waiting).steps == []
+    warned = [line for line in lines if line["event"] == "waiting for other builders"]
+    assert [(line["states"], line["builders"]) for line in warned] == [(1, [first.builder])]
 
 
 async def test_a_builder_takes_over_what_a_killed_one_was_building(

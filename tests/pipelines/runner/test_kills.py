@@ -313,3 +313,32 @@ async def test_a_worker_killed_at_any_moment_of_a_commit_leaves_one_build_of_eac
     }  # fmt: skip
     assert not list((tmp_path / "states").rglob("*.tmp"))
     assert await database.fetch("SELECT FROM tidemill.state_building") == []
+
+
+async def test_what_dead_workers_were_building_is_built_by_once_without_maintenance(
+    tmp_path: Path, database_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "app.py").write_text(DYING_WORKERS)
+    put(tmp_path / "states", {"in/first.txt": "first"})
+    with monkeypatch.context() as dying:
+        dying.setenv("DIES", "prepared")
+        roles = [
+            start(tmp_path, database_url, "worker", "app.py", "--only=jobs"),
+            start(tmp_path, database_url, "pipeline", "run", "app.py"),
+        ]
+    try:
+        assert await asyncio.to_thread(roles[0].wait, 120) == -signal.SIGKILL, (tmp_path / "said.txt").read_text()
+    finally:
+        for role in roles:
+            role.kill()
+            role.wait()
+    await lapse(database, roles[0].pid)
+    once = start(tmp_path, database_url, "pipeline", "run", "app.py", "--once")
+    try:
+        assert await asyncio.to_thread(once.wait, 60) == 0, (tmp_path / "said.txt").read_text()
+    finally:
+        once.kill()
+        once.wait()
+    rows = await database.fetch("SELECT entity, outcome FROM tidemill.state_build")
+    assert [tuple(row) for row in rows] == [("first", "built")]
+    assert not list((tmp_path / "states").rglob("*.tmp"))

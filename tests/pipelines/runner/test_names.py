@@ -102,7 +102,7 @@ async def test_files_of_the_same_name_in_several_folders_are_entities_of_their_o
 
     @pipeline.stage(input="src/{path:**}/{name}.md", output="site/{path:**}/{name}.html", version="1")
     def page(entity, text):
-        return f"{entity.path} {entity['path']!r} {text}"
+        return f"{entity.output_path} {entity.path!r} {text}"
 
     @pipeline.stage(input="site/{path:**}/{name}.html", output="index/{path:**}/list.txt", collect="name", version="1")
     def index(entity, files):

@@ -96,6 +96,29 @@ async def test_what_a_collected_input_waits_for_is_followed_to_its_source(told: 
     assert "`tidemill pipeline write APP meta/7.json` writes it" in why
 
 
+async def test_what_a_month_of_days_waits_for_is_followed_to_its_days(told: Told) -> None:
+    pipeline = Pipeline("p", root=told.root)
+
+    @pipeline.stage(
+        input="day/{d:date}.txt", output="long/{d}.txt", filter="d >= '2026-02-01'", version="1", in_process=True
+    )
+    def long(entity, text):
+        return SKIP if text == "-" else text
+
+    @pipeline.stage(input="long/{d:date}.txt", output="month/{d.month}.txt", collect="d", version="1", in_process=True)
+    def month(entity, files):
+        return "month"
+
+    days = {"2026-01-01": "one", "2026-01-02": "two", "2026-02-01": "three", "2026-03-01": "-"}
+    await told.build(pipeline, {f"day/{day}.txt": text for day, text in days.items()})
+    why = await told.why("month/2026-01.txt")
+    assert "Its input long/*.txt does not exist for d.month=2026-01: the filter of stage long leaves out all" in why
+    why = await told.why("month/2026-03.txt")
+    assert "does not exist for d.month=2026-03: stage long makes nothing of 2026-03-01" in why
+    why = await told.why("month/2026-04.txt")
+    assert "Its input day/*.txt does not exist for d.month=2026-04, and no stage of this pipeline makes it." in why
+
+
 async def test_an_input_that_another_pipeline_makes_is_not_to_be_written_by_hand(told: Told) -> None:
     first, second = Pipeline("first", root=told.root), Pipeline("second", root=told.root)
 
@@ -212,6 +235,11 @@ async def test_pipelines_disabled_workflow_files_stages_and_inputs_can_be_named(
         with pytest.raises(NotFoundError, match="is a stage: write the path of one of its outputs, or out/ENTITY"):
             await told.why(id)
     with pytest.raises(NotFoundError, match=r"'in/a.txt' is an input, of stage out, and is no state"):
+        await told.why("in/a.txt")
+    other = Pipeline("other", root=told.root)
+    other.stage(input="else/{id}.txt", output="made/{id}.txt", name="made", version="1")(lambda entity, text: text)
+    await told.build(other, {})
+    with pytest.raises(NotFoundError, match=r"'in/a.txt' is an input, of stage out, and is no state of pipeline p"):
         await told.why("in/a.txt")
 
 

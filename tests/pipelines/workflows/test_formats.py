@@ -22,6 +22,7 @@ from tests.support.workflow_runs import asked, chain, keep_credentials, node, ru
 from tidemill.core.errors import ConfigError
 from tidemill.engine.secrets.environment import allow_env
 from tidemill.pipelines.workflows import parse_workflow
+from tidemill.pipelines.workflows.llm import ModelCallError, ask
 from tidemill.pipelines.workflows.node_types.commands import run_command
 from tidemill.store.database import Database
 
@@ -220,6 +221,29 @@ async def test_an_answer_that_was_cut_off_or_withheld_is_a_failure_of_its_state(
     (failure,) = await database.fetch("SELECT error, attempts, retry_at FROM tidemill.state_failure")
     assert told in failure["error"]
     assert (failure["attempts"], failure["retry_at"] is not None) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "answer"),
+    [
+        ("OPENAI", "[]"),
+        ("OPENAI", '{"choices": [{"message": null}]}'),
+        ("OPENAI", '{"choices": [{"message": {"content": ["in", "parts"]}}]}'),
+        ("ANTHROPIC", '{"content": null}'),
+        ("ANTHROPIC", '{"content": ["text"]}'),
+    ],
+)
+def test_an_answer_in_another_form_is_an_error_that_shows_it(
+    dialect: str, answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI", "ANTHROPIC"):
+        monkeypatch.delenv(f"{name}_API_KEY", raising=False)
+    monkeypatch.setenv(f"{dialect}_API_KEY", "k")
+    with asked((200, answer.encode())) as (url, _):
+        monkeypatch.setenv(f"{dialect}_BASE_URL", url)
+        with pytest.raises(ModelCallError, match="in a form that is not understood") as told:
+            ask("hi")
+    assert answer in str(told.value)
 
 
 def test_a_message_goes_to_discord_with_the_credential_and_no_secret_comes_back() -> None:

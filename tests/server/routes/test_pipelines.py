@@ -85,7 +85,7 @@ async def test_the_grid_shows_how_every_state_stands_and_each_what_it_is_made_fr
     ]
     assert view["bytes"] == sum(stage["bytes"] for stage in view["stages"]) > 0
     grid = await get(api, "/pipelines/press/grid", limit=3)
-    assert [group["by"] for group in grid["groups"]] == ["day", ""]
+    assert [group["by"] for group in grid["groups"]] == ["day", "*"]
     assert (grid["stages"], grid["total"], grid["before"]) == (["tidy", "page"], 7, 0)
     seen = [row["entity"] for row in grid["items"]]
     while grid["next"]:
@@ -95,7 +95,7 @@ async def test_the_grid_shows_how_every_state_stands_and_each_what_it_is_made_fr
     assert seen == list(reversed(DAYS))
     rows = (await get(api, "/pipelines/press/grid", order="asc", text="-03", stage="page"))["items"]
     assert rows == [{"entity": "2026-01-03", "cells": ["fresh"]}]
-    only = await get(api, "/pipelines/press/grid", by="")
+    only = await get(api, "/pipelines/press/grid", by="*")
     assert (only["stages"], only["items"]) == (["index"], [{"entity": "", "cells": ["fresh"]}])
     assert (await get(api, "/pipelines/press/grid", state=["failed", "needs_attention"]))["items"] == []
     graph = await get(api, "/pipelines/press/graph")

@@ -52,7 +52,7 @@ def find_state(lines: list[PipelineLine], text: str) -> tuple[str, str, str]:
     meant = find_pipeline_object(lines, text)
     owner = next(line for line in lines if line.name == meant.pipeline)
     if meant.stage is None:
-        takers = [stage.name for stage in owner.stages if any(Pattern(each).match(text) for each in stage.inputs)]
+        takers = [stage.name for stage in owner.stages if _takes(stage, meant.entity or text)]
         input = f"{text!r} is an input, of stage {takers[0]}, and" if takers else repr(text)
         raise NotFoundError(
             f"{input} is no state of pipeline {meant.pipeline}: write the path of an output, or STAGE/ENTITY"
@@ -70,6 +70,7 @@ def _owner(lines: list[PipelineLine], text: str) -> PipelineLine:
     tests: tuple[Callable[[PipelineLine], bool], ...] = (
         lambda line: text.partition("/")[0] in [stage.name for stage in line.stages],
         lambda line: any(_makes(stage, text) for stage in line.stages),
+        lambda line: any(_takes(stage, text) for stage in line.stages),
         lambda line: len(lines) == 1,
     )
     for test in tests:
@@ -88,3 +89,7 @@ def _only(found: list[PipelineLine], text: str) -> PipelineLine:
 
 def _makes(stage: StageLine, path: str) -> bool:
     return Pattern(stage.output).values(path) is not None
+
+
+def _takes(stage: StageLine, path: str) -> bool:
+    return any(Pattern(each).values(path) is not None for each in stage.inputs)

@@ -43,7 +43,7 @@ class GetPipelineGrid(Arguments, frozen=True, kw_only=True):
 
     name: PipelineName
     by: Annotated[
-        Annotated[str, Meta(max_length=400)] | None, doc("Which grid, by its variables; the first if not given.")
+        Annotated[str, Meta(max_length=400)] | None, doc("Which grid: its variables, or *; the first if not given.")
     ] = None
     state: Annotated[
         tuple[str, ...], doc("Rows with a state that is this: fresh, stale, failed and so on; may be repeated.")

@@ -7,12 +7,17 @@ from typing import Any
 
 
 class Entity(Mapping[str, str]):
-    """The subject of a state: its variables, `entity["date"]` or `entity.date`, its `id`, and its output's `path`."""
+    """The subject of a state: its variables, `entity["date"]` or `entity.date`, its `full_id` and its `output_path`.
 
-    def __init__(self, id: str, variables: Mapping[str, str], path: str) -> None:
-        self.id = id
-        self.path = path
+    The last two are also its `id` and its `path`, unless it has variables of these names.
+    """
+
+    def __init__(self, full_id: str, variables: Mapping[str, str], output_path: str) -> None:
+        self.full_id = full_id
+        self.output_path = output_path
         self.variables = dict(variables)
+        self.id = self.variables.get("id", full_id)
+        self.path = self.variables.get("path", output_path)
         self.notes: list[str] = []
 
     def note(self, text: str) -> None:
@@ -35,4 +40,4 @@ class Entity(Mapping[str, str]):
             raise AttributeError(f"this entity has no {name!r}; it has {', '.join(self.variables) or 'none'}") from None
 
     def __repr__(self) -> str:
-        return f"<Entity {self.id}>"
+        return f"<Entity {self.full_id}>"

@@ -195,7 +195,7 @@ class StageCaller:
 
     def run(self, entity: Entity, groups: Sequence[Sequence[File]], traces: Sequence[str] = ()) -> Result:
         """A complete build by a plain function; `traces` are those that its inputs were written in."""
-        names = self.stage.pipeline.name, self.stage.name, entity.id
+        names = self.stage.pipeline.name, self.stage.name, entity.full_id
         with building(*names), build_span(*names, traces) as trace:
             result = self._run(entity, groups)
         result.trace = trace
@@ -203,7 +203,7 @@ class StageCaller:
 
     async def run_async(self, entity: Entity, groups: Sequence[Sequence[File]], traces: Sequence[str] = ()) -> Result:
         """A complete build by any function; a plain one runs in a thread."""
-        names = self.stage.pipeline.name, self.stage.name, entity.id
+        names = self.stage.pipeline.name, self.stage.name, entity.full_id
         with building(*names), build_span(*names, traces) as trace:
             result = await self._run_async(entity, groups)
         result.trace = trace
@@ -276,7 +276,7 @@ class StageCaller:
             content = to_content(value, stage.name)
             if isinstance(content, bytes) and len(content) < stage.options.min_size:
                 raise BuildError(too_small(len(content), stage.options.min_size))
-            return {entity.path: content}
+            return {entity.output_path: content}
         if not isinstance(value, Mapping):
             raise BuildError(f"stage {stage.name} scatters: it must return a dict of its outputs, not a {_kind(value)}")
         outputs: dict[str, Any] = {}
@@ -296,7 +296,7 @@ class StageCaller:
 
 
 def _entity_path(arguments: Mapping[str, Any]) -> str:
-    return next((each.path for each in arguments.values() if isinstance(each, Entity)), "")
+    return next((each.output_path for each in arguments.values() if isinstance(each, Entity)), "")
 
 
 def too_small(size: int, least: int) -> str:

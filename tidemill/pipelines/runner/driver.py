@@ -7,6 +7,7 @@ planned steps to its builders, and plans affected states again when something wa
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -48,6 +49,8 @@ from tidemill.store.states.requests import ask_approval
 
 #: Seconds after which the leases of other builders are read again: no notification tells of a builder that dies.
 LOOK_AGAIN = 2.0
+#: Seconds of waiting for other builders after which a warning names them.
+WARN_AFTER = 10.0
 #: How many times longer it takes to read what others did to a state than to read a state among all.
 ALONE = 8
 
@@ -346,14 +349,28 @@ class Driver:
 
     async def finish(self) -> None:
         """Wait until nothing is left to build, here or by other builders that have leased a state."""
+        loop = asyncio.get_running_loop()
+        warn_at = loop.time() + WARN_AFTER
         while True:
-            await self.idle.wait()
+            if not self.idle.is_set():
+                await self.idle.wait()
+                warn_at = loop.time() + WARN_AFTER
             self.check()
             if not self.waits_elsewhere:
                 return
+            if loop.time() >= warn_at:
+                await self._warn_waiting()
+                warn_at = math.inf
             await wait_for_event(self._news, LOOK_AGAIN)
             self._news.clear()
             await self.check_elsewhere()
+
+    async def _warn_waiting(self) -> None:
+        """Name the builders whose builds this process waits for."""
+        own = self._session.holder.lock
+        held = [row for row in await list_leases(self._database, self.pipeline.name) if row["lock"] != own]
+        builders = sorted({row["builder"] for row in held})
+        log.warning("waiting for other builders", pipeline=self.pipeline.name, states=len(held), builders=builders)
 
     def _hear(self, payload: str) -> None:
         try:

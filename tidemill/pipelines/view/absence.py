@@ -59,13 +59,20 @@ def why_inputs_missing(
 
 def _found(snapshot: PipelineSnapshot, one: Input, variables: Mapping[str, str]) -> list[str]:
     """The paths of an input of an entity, of which not all variables may be known."""
-    wanted = {name: value for name in one.key if (value := derive(name, variables)) is not None}
     return [
         path
         for path in snapshot.pipeline_view.world.matched.get(one.pattern, {})
-        if (found := one.pattern.match(path)) is not None
-        and all(derive(name, found) == value for name, value in wanted.items())
+        if (found := one.pattern.match(path)) is not None and _agree(variables, found)
     ]
+
+
+def _agree(some: Mapping[str, str], others: Mapping[str, str]) -> bool:
+    """Whether variables have the same values, as far as both say, also of parts of dates."""
+    return all(
+        derive(name, those) in (None, value)
+        for these, those in ((some, others), (others, some))
+        for name, value in these.items()
+    )
 
 
 def _why_unfit(one: Input, variables: Mapping[str, str]) -> str | None:
@@ -104,24 +111,20 @@ def _why_missing(
     """Why an input does not exist: no stage makes it, or the stage that does has not."""
     path = expected_path(one.pattern, variables)
     what = f"Its input {one.name} " if one.name and not one.name.isdigit() else "Its input "
-    what = f"{what}{path} does not exist"
+    what = f"{what}{path} does not exist{_of_parts(one, variables)}"
     for maker in makers(stage, snapshot.order):
         if maker is stage or not one.pattern.overlaps(maker.output):
             continue
-        derived = {name: derive(name, variables) for name in maker.variables}
-        known = {name: value for name, value in derived.items() if value is not None}
+        known = maker.output.match(path) if "*" not in path else None
+        if known is None:
+            names = (*maker.variables, *variables)
+            known = {name: value for name in names if (value := derive(name, variables)) is not None}
         if (step := _step_of(snapshot, maker, known)) is not None:
             id = f"{maker.name}/{step.entity}" if step.entity else maker.name
             return [f"{what}: {id} is {snapshot.state_of(maker.name, step.entity, {})}, because {step.reason}."]
         missing = [each for each in maker.inputs if not _found(snapshot, each, known)]
-        if not missing and len(known) == len(derived):
-            id = entity_id(list(known.values())) if known else ""
-            if filtered := _why_filtered(snapshot, maker, id, known):
-                return [f"{what}: {filtered}."]
-            record = snapshot.pipeline_view.world.records[maker.name].get(id)
-            if record is not None and record.is_nothing:
-                explain = f"`tidemill explain {state_word(maker, id)}` says why"
-                return [f"{what}: stage {maker.name} makes nothing of {id}; {explain}."]
+        if not missing and (why := _why_none(snapshot, maker, known)):
+            return [f"{what}: {why}."]
         lines = [f"{what}: stage {maker.name} makes it, and has not."]
         for each in missing if steps else ():
             lines += _why_missing(snapshot, maker, each, known, others, steps=steps - 1)
@@ -135,6 +138,38 @@ def _why_missing(
     return [f"{what}, and no stage of this pipeline makes it{write}."]
 
 
+def _of_parts(one: Input, variables: Mapping[str, str]) -> str:
+    """The parts of dates that files of an input must have, which its pattern does not name."""
+    parts = [
+        name for name in variables if name not in one.pattern.variables and name.split(".")[0] in one.pattern.kinds
+    ]
+    return f" for {', '.join(f'{name}={variables[name]}' for name in parts)}" if parts else ""
+
+
+def _why_none(snapshot: PipelineSnapshot, maker: Stage, known: Mapping[str, str]) -> str | None:
+    """Why a stage has made no output of these variables, of which there may be more, though its inputs exist."""
+    if all(name in known for name in maker.variables):
+        entities = [known]
+    else:
+        patterns = [one.pattern for one in maker.inputs if set(maker.variables) <= set(one.pattern.variables)]
+        found = [pattern.match(path) for pattern in patterns for path in snapshot.pipeline_view.world.matched[pattern]]
+        entities = [values for values in found if values is not None and _agree(known, values)]
+    by_id = {entity_id([each[name] for name in maker.variables]) if maker.variables else "": each for each in entities}
+    filtered = [_why_filtered(snapshot, maker, id, each) for id, each in by_id.items()]
+    if filtered and filtered[0] is not None and None not in filtered:
+        return (
+            filtered[0]
+            if len(filtered) == 1
+            else filtered[0].replace(" leaves it out", f" leaves out all {len(filtered)}")
+        )
+    records = snapshot.pipeline_view.world.records[maker.name]
+    for id in by_id:
+        if (record := records.get(id)) is not None and record.is_nothing:
+            explain = f"`tidemill explain {state_word(maker, id)}` says why"
+            return f"stage {maker.name} makes nothing of {id}; {explain}"
+    return None
+
+
 def state_word(stage: Stage, entity: str) -> str:
     """A state as a word of a command line."""
     return shlex.quote(f"{stage.pipeline.name}/{stage.name}/{entity}".removesuffix("/"))
@@ -143,6 +178,6 @@ def state_word(stage: Stage, entity: str) -> str:
 def _step_of(snapshot: PipelineSnapshot, stage: Stage, known: Mapping[str, str]) -> BuildStep | None:
     """A state of a stage that is not fresh and has these variables, of which there may be more."""
     for entity, step in snapshot.not_fresh[stage.name].items():
-        if step is not None and known.items() <= stage.variables_of(entity).items():
+        if step is not None and _agree(known, stage.variables_of(entity)):
             return step
     return None

@@ -17,6 +17,8 @@ from tidemill.pipelines.runner.running_builds import BuildJobs
 from tidemill.pipelines.view.snapshot import PipelineSnapshot, check_states
 
 MOST_LISTS = 40
+#: The grid of stages whose entities have no variables; no variable has this name.
+NO_VARIABLES = "*"
 
 
 class Rows(msgspec.Struct, frozen=True):
@@ -36,7 +38,7 @@ def groups(snapshot: PipelineSnapshot) -> dict[str, list[Stage]]:
     """The stages that share a grid, by the variables of their entities."""
     found: dict[str, list[Stage]] = {}
     for stage in snapshot.order:
-        found.setdefault("/".join(stage.variables), []).append(stage)
+        found.setdefault("/".join(stage.variables) or NO_VARIABLES, []).append(stage)
     return found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from typing import Any
 
 from tidemill.core.errors import TidemillError
@@ -39,8 +40,7 @@ def ask(prompt: str, *, model: str | None = None, system: str | None = None, lim
         if system:
             body["system"] = system
         answer = _post(f"{base}/v1/messages", body, {"x-api-key": key, "anthropic-version": "2023-06-01"})
-        text = "".join(part.get("text", "") for part in answer.get("content", []))
-        return _whole(text, answer.get("stop_reason"), limit)
+        return _whole(*_read(answer, _read_anthropic), limit)
     if key := os.environ.get("OPENAI_API_KEY"):
         base = os.environ.get("OPENAI_BASE_URL", "https://api.openai.com/v1").rstrip("/")
         messages = [{"role": "system", "content": system}] if system else []
@@ -50,9 +50,28 @@ def ask(prompt: str, *, model: str | None = None, system: str | None = None, lim
             "messages": [*messages, {"role": "user", "content": prompt}],
         }
         answer = _post(f"{base}/chat/completions", body, {"authorization": f"Bearer {key}"})
-        choice = (answer.get("choices") or [{}])[0]
-        return _whole(choice.get("message", {}).get("content"), choice.get("finish_reason"), limit)
+        return _whole(*_read(answer, _read_openai), limit)
     raise ModelCallError("no language model is configured: set ANTHROPIC_API_KEY or OPENAI_API_KEY")
+
+
+def _read_anthropic(answer: Any) -> tuple[Any, Any]:
+    return "".join(part.get("text", "") for part in answer.get("content", [])), answer.get("stop_reason")
+
+
+def _read_openai(answer: Any) -> tuple[Any, Any]:
+    choice = (answer.get("choices") or [{}])[0]
+    return choice.get("message", {}).get("content"), choice.get("finish_reason")
+
+
+def _read(answer: Any, read: Callable[[Any], tuple[Any, Any]]) -> tuple[str | None, str | None]:
+    """The text of an answer, and why it ended."""
+    try:
+        text, ended = read(answer)
+        if isinstance(text, str | None):
+            return text, ended
+    except (AttributeError, LookupError, TypeError):
+        pass
+    raise ModelCallError(f"the language model answers in a form that is not understood: {json.dumps(answer)[:300]}")
 
 
 def _whole(text: str | None, ended: str | None, limit: int) -> str:
@@ -68,7 +87,7 @@ def _whole(text: str | None, ended: str | None, limit: int) -> str:
     return str(text)
 
 
-def _post(url: str, body: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
+def _post(url: str, body: dict[str, Any], headers: dict[str, str]) -> Any:
     sent = {"content-type": "application/json", **headers}
     try:
         answer = fetch("POST", url, json.dumps(body).encode(), sent, timeout=PATIENCE, stated=True)

@@ -228,7 +228,7 @@ class Wiring:
             for each in graph.above(id)[:-1]:
                 if each.name in self.patterns:  # States that it does not read still exist.
                     seeds.setdefault(each.name, self.seed(each.name, entity, None))
-            about = {**entity.variables, "id": entity.id, "path": entity.path}
+            about = {**entity.variables, "id": entity.full_id, "path": entity.output_path}
             async with with_names(secrets, state_root=root) as held:
                 items = await graph.run(id, seeds, {"entity": about})
                 if not items:  # An `if` passed nothing on: there is nothing to write.
@@ -286,7 +286,7 @@ class Wiring:
 
         async def run(entity: Entity, **given: Any) -> Any:
             seeds = {name: self.seed(name, entity, value) for name, value in given.items()}
-            base = {"entity": {**entity.variables, "id": entity.id, "path": entity.path}, **seeds}
+            base = {"entity": {**entity.variables, "id": entity.full_id, "path": entity.output_path}, **seeds}
             async with with_names(secrets, state_root=root) as held:
                 results = await graph.run_all(nodes, seeds, base)
                 done = {each.name: results[each.name] for each in last if results[each.name]}
@@ -306,7 +306,7 @@ class Wiring:
 
     def seed(self, name: str, entity: Entity, value: Any) -> dict[str, Any]:
         """The output of a state node for the nodes after it."""
-        item: dict[str, Any] = {**entity.variables, "id": entity.id, "entity_id": entity.id}
+        item: dict[str, Any] = {**entity.variables, "id": entity.full_id, "entity_id": entity.full_id}
         pattern = Pattern(self.patterns[name].rstrip("/"))
         if not pattern.has_glob and all(variable in entity.variables for variable in pattern.variables):
             item["path"] = pattern.format(entity.variables)

@@ -81,12 +81,12 @@ def _declare(
         if by_name is not None:
             made = by_name(entity, given[source], **node.data)
             return await made if hasattr(made, "__await__") else made
-        item: dict[str, Any] = {"entity": {**entity.variables, "id": entity.id, "path": entity.path}}
+        item: dict[str, Any] = {"entity": {**entity.variables, "id": entity.full_id, "path": entity.output_path}}
         for name, value in given.items():
             content = value if isinstance(value, str) else "\n".join(file.text() for file in value)
             item[name] = {"content": content, "path": state_path(patterns[name], entity)}
         with TemporaryDirectory(prefix="tidemill-") as folder:
-            output = Path(folder) / PurePosixPath(entity.path).name
+            output = Path(folder) / PurePosixPath(entity.output_path).name
             async with with_names(secrets, state_root=root, output_path=str(output)) as held:
                 made = await run_stage(node, following, item, source)
                 if made is SKIP:

@@ -1,7 +1,7 @@
 """Leases of states: which builder builds a state now, so that no other does.
 
-A lease is held for a job, as long as the job runs, or by a session that has taken an advisory lock: it ends with the
-session's connection, or when the builder has been silent for long.
+A lease is held for a job, as long as a live worker runs it, or by a session that has taken an advisory lock: it ends
+with the session's connection, or when the builder has been silent for long.
 """
 
 from __future__ import annotations
@@ -61,10 +61,15 @@ SELECT (classid::bigint << 32) | objid::bigint AS lock FROM pg_locks
 WHERE locktype = 'advisory' AND objsubid = 1 AND granted
   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
+#: Jobs that live workers run. One of a dead worker keeps its state until maintenance, if there is any, takes it back.
+RUNNING_JOBS = """
+SELECT j.id FROM tidemill.job AS j JOIN tidemill.worker AS w ON w.id = j.worker_id
+WHERE j.state = 'running' AND w.ended_at IS NULL AND w.lease_until > now()
+"""
 #: Whether the lease of row `b` holds.
-HOLDS = """(CASE WHEN b.job IS NOT NULL
-      THEN EXISTS (SELECT FROM tidemill.job AS j WHERE j.id = b.job AND j.state = 'running')
-      ELSE b.lock IN (SELECT lock FROM sessions) AND b.seen_at > now() - make_interval(secs => {lapse}) END)"""
+HOLDS = f"""(CASE WHEN b.job IS NOT NULL
+      THEN EXISTS ({RUNNING_JOBS} AND j.id = b.job)
+      ELSE b.lock IN (SELECT lock FROM sessions) AND b.seen_at > now() - make_interval(secs => {{lapse}}) END)"""
 
 LOCK_SESSION = "SELECT pg_advisory_lock($1::bigint)"
 
@@ -110,7 +115,7 @@ WHERE b.pipeline = $1 AND {HOLDS.format(lapse="$2")}
 #: Which of these sessions and jobs are alive.
 LIST_ALIVE = f"""
 SELECT 'lock' AS kind, lock AS number FROM ({SESSIONS}) AS sessions WHERE lock = ANY ($1::bigint[])
-UNION ALL SELECT 'job', id FROM tidemill.job WHERE id = ANY ($2::bigint[]) AND state = 'running'
+UNION ALL SELECT 'job', id FROM ({RUNNING_JOBS} AND j.id = ANY ($2::bigint[])) AS jobs
 """
 
 

@@ -9,14 +9,15 @@ import { count } from "../../components/format";
 import { Chips, Search } from "../../components/forms/filters";
 import { Panel } from "../../components/layout";
 import { Legend, StateGrid } from "./state-grid";
-import type { Grid } from "./types";
-import { type Pipeline, pipelineApi, REFRESH_MS } from "./types";
+import { type Grid, NO_VARIABLES, type Pipeline, pipelineApi, REFRESH_MS } from "./types";
 
 const PAGE_SIZE = 100;
 
 export function GridPanel({ pipeline, chosen, onChoose }: { pipeline: Pipeline; chosen: { stage: string; entity: string } | null; onChoose: (stage: string, entity: string) => void }) {
   const [query, change] = useFilters();
-  const filter = { by: query.get("by"), state: query.getAll("state"), text: query.get("text") ?? "", order: query.get("order") ?? "desc" };
+  // A state that was opened by its address is in the grid of its stage.
+  const own = chosen && (pipeline.stages.find((stage) => stage.name === chosen.stage)?.variables.join("/") || NO_VARIABLES);
+  const filter = { by: query.get("by") ?? own, state: query.getAll("state"), text: query.get("text") ?? "", order: query.get("order") ?? "desc" };
   const cursor = query.get("cursor");
   const [trail, setTrail] = useState<string[]>([]);
   const found = useQuery({ queryKey: ["pipelines", pipeline.name, "grid", filter, cursor], queryFn: () => get<Grid>(`${pipelineApi(pipeline.name)}/grid`, { ...filter, cursor, limit: PAGE_SIZE }), placeholderData: keepPreviousData, refetchInterval: REFRESH_MS });
@@ -47,7 +48,7 @@ export function GridPanel({ pipeline, chosen, onChoose }: { pipeline: Pipeline; 
         <Search label="Entity" value={filter.text} onChange={(text) => narrow({ text })} />
         <Chips label="Order" options={[{ value: "desc", label: "descending" }, { value: "asc", label: "ascending" }]} value={[filter.order]} onChange={(next) => narrow({ order: next.at(-1) === "asc" ? "asc" : null })} />
         {grid && grid.groups.length > 1 && (
-          <Chips label="Group by" options={grid.groups.map((each) => ({ value: each.by, label: `${each.by ? `by ${each.by}` : each.stages.join(", ")} (${count(each.entities)})` }))} value={[grid.by]} onChange={(next) => narrow({ by: next.find((each) => each !== grid.by) ?? grid.by, stage: null, entity: null })} />
+          <Chips label="Group by" options={grid.groups.map((each) => ({ value: each.by, label: `${each.by === NO_VARIABLES ? each.stages.join(", ") : `by ${each.by}`} (${count(each.entities)})` }))} value={[grid.by]} onChange={(next) => narrow({ by: next.find((each) => each !== grid.by) ?? grid.by, stage: null, entity: null })} />
         )}
       </div>
       <LoadStatus query={found} lines={8} />

@@ -1,6 +1,6 @@
 /** All pipelines as one graph, from sources to ends, and what a change of a file or a function would have built. */
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
-import { type FormEvent, lazy, Suspense, useMemo, useState } from "react";
+import { type CSSProperties, type FormEvent, lazy, Suspense, useMemo, useState } from "react";
 import { get } from "../../api/client";
 import type { Schemas } from "../../api/types";
 import { importOrReload } from "../../app/lazy-import";
@@ -11,6 +11,7 @@ import { ErrorMessage, Loading, LoadStatus } from "../../components/feedback";
 import { count, plural } from "../../components/format";
 import type { Edge } from "../../components/graph/dag-edges";
 import type { Box } from "../../components/graph/graph";
+import { layoutGraph } from "../../components/graph/layout";
 import { Fact, Panel } from "../../components/layout";
 import { State } from "../../components/state";
 import { PIPELINE_STATES } from "../../components/states";
@@ -27,13 +28,14 @@ export function Lineage({ chosen, onChoose }: { chosen: string | null; onChoose:
   const [isFar, setFar] = useState(false);
   const found = useQuery({ queryKey: ["pipelines", "lineage"], queryFn: () => get<LineageGraph>("/lineage"), placeholderData: keepPreviousData, refetchInterval: REFRESH_MS });
   const { boxes, edges } = useMemo(() => drawn(found.data), [found.data]);
+  const tall = useMemo(() => heightOf(boxes, edges), [boxes, edges]);
   const node = found.data?.nodes.find((each) => each.id === chosen) ?? null;
   return (
     <Panel title="Lineage" aside={<span className="faint">{found.data && `${plural(boxes.length, "node")}, from sources to ends`}</span>} className="lineage-panel">
       <LoadStatus query={found} lines={6} />
       {found.data && (
         <div className="lineage-page">
-          <div className={`graph ${boxes.length <= 6 ? "low" : boxes.length <= 20 ? "middle" : ""} ${isFar ? "far" : ""}`}>
+          <div className={`graph ${isFar ? "far" : ""}`} style={{ "--tall": `${tall}px` } as CSSProperties}>
             <Suspense fallback={<Loading lines={4} />}>
               <Graph label="Lineage of all pipelines" boxes={boxes} edges={edges} chosen={chosen} onChoose={onChoose} onFar={setFar} />
             </Suspense>
@@ -54,6 +56,12 @@ function drawn(lineage: LineageGraph | undefined): { boxes: Box[]; edges: Edge[]
     boxes: nodes.map((node) => ({ name: node.id, state: stateOf(node), about: node.kind === "source" ? "" : aboutOf(node) })),
     edges: (lineage?.arrows ?? []).map(([from = "", to = ""]) => ({ from, to })),
   };
+}
+
+/** The pixels in which a graph can be shown in full size, with space above and below. */
+function heightOf(boxes: Box[], edges: Edge[]): number {
+  const tops = [...layoutGraph(boxes.map((box) => box.name), edges, 1).values()].map((place) => place.y);
+  return tops.length === 0 ? 0 : Math.max(...tops) - Math.min(...tops) + 120;
 }
 
 /** The state that a node is coloured by: the most urgent of its states. */

@@ -1,7 +1,7 @@
 /** The grid of states: a row for each entity, a column for each stage. Arrow keys move between cells. */
 import { type KeyboardEvent, memo, useRef } from "react";
 import { aboutOf, labelOf, PIPELINE_STATES, signOf, toneOf } from "../../components/states";
-import { type Grid } from "./types";
+import { type Grid, NO_VARIABLES } from "./types";
 
 /** States that the legend hides while there are none. */
 const RARE_STATES = ["paused", "needs_approval", "orphan"];
@@ -41,7 +41,7 @@ export function StateGrid({ grid, chosen, onChoose }: Props) {
     <table className="states" ref={table} onKeyDown={move} aria-label="States: entities by stages">
       <thead>
         <tr>
-          <th scope="col">{grid.by || "entity"}</th>
+          <th scope="col">{grid.by === NO_VARIABLES ? "entity" : grid.by}</th>
           {grid.stages.map((stage) => (
             <th scope="col" key={stage} className="stage-name">
               {stage}

@@ -198,7 +198,7 @@ function Lineage({ pipeline, details }: { pipeline: string; details: StateDetail
     <Panel title="Lineage">
       <div className="pad stack-small">
         <h3>Inputs</h3>
-        {details.inputs.length === 0 && <p className="faint">Its inputs no longer exist.</p>}
+        {details.inputs.length === 0 && <p className="faint">None of its inputs exist.</p>}
         <ul className="lineage">
           {details.inputs.map((each) => (
             <li key={each.path}>

@@ -24,5 +24,8 @@ export function pipelineUrl(pipeline: string, state?: { stage: string; entity: s
 /** The API path of a pipeline. */
 export const pipelineApi = (pipeline: string): string => `/pipelines/${encodeURIComponent(pipeline)}`;
 
+/** The grid of stages whose entities have no variables. */
+export const NO_VARIABLES = "*";
+
 /** How often lists are refetched when no change message arrives. */
 export const REFRESH_MS = 15_000;
