@@ -11,8 +11,6 @@ import time
 
 import msgspec
 
-from tidemill.engine.roles.garbage import YOUNG
-
 _PUT_OFF = 1_000_000  # collections of the middle generation before Python starts a full one by itself
 
 
@@ -34,7 +32,7 @@ class GarbageCollector:
         gc.collect()
         gc.freeze()
         young, middle, _ = gc.get_threshold()
-        gc.set_threshold(max(young, YOUNG), middle, _PUT_OFF)
+        gc.set_threshold(young, middle, _PUT_OFF)
 
     def collect_if_due(self) -> None:
         began = time.monotonic()
