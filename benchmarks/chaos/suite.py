@@ -44,6 +44,9 @@ SELECT pg_terminate_backend(pid, 1000) AS gone FROM pg_stat_activity
 WHERE application_name LIKE 'tidemill worker%' AND query LIKE '%WITH owned AS%' AND pid <> pg_backend_pid() LIMIT 1
 """
 
+#: Seconds in which a worker has claimed something, also on a busy machine.
+CLAIM_WITHIN = 20.0
+
 COUNT_UNFINISHED = "SELECT count(*) FROM tidemill.job"
 FINISHED = "SELECT id, attempt, state, extract(epoch FROM finished_at)::float8 AS at FROM tidemill.job_history"
 
@@ -94,10 +97,13 @@ class Cast:
             self._workers.append(process)
             self._logs.append(log)
         if wait:
-            assert process.stdout is not None
-            if process.stdout.readline() != b"ready\n":
-                raise RuntimeError(f"the {role} did not start (exit status {process.wait()})")
+            self.wait_ready(process)
         return process
+
+    def wait_ready(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        if process.stdout.readline() != b"ready\n":
+            raise RuntimeError(f"a process did not start (exit status {process.wait()}): {process.args}")
 
     def replace_a_worker(self) -> None:
         victim = self._workers.pop(random.randrange(len(self._workers)))
@@ -157,10 +163,11 @@ def run(plan: Plan) -> list[report.Row]:
 
 def _play(plan: Plan, server: EmbeddedServer, cast: Cast, folder: Path) -> Outcome:
     cast.start("maintenance")
-    for _ in range(WORKERS):
-        cast.start("worker", wait=False)
+    workers = [cast.start("worker", wait=False) for _ in range(WORKERS)]
     feeder = cast.start("feeder")
-    time.sleep(1.0)  # the workers have come, and Python has warmed up
+    for worker in workers:
+        cast.wait_ready(worker)
+    time.sleep(1.0)  # Python has warmed up
     quiet_from = time.time()
     time.sleep(plan.quiet_s)
     blows: dict[str, Callable[[], None]] = {
@@ -258,8 +265,11 @@ def _restart(server: EmbeddedServer) -> None:
 
 
 def _terminate_a_backend(dsn: str) -> None:
-    if [row["gone"] for row in asyncio.run(_fetch(dsn, TERMINATE_A_BUSY_BACKEND))] != [True]:
-        raise RuntimeError("no busy worker backend could be terminated")
+    give_up = time.monotonic() + CLAIM_WITHIN
+    while [row["gone"] for row in asyncio.run(_fetch(dsn, TERMINATE_A_BUSY_BACKEND))] != [True]:
+        if time.monotonic() > give_up:
+            raise RuntimeError("no busy worker backend could be terminated")
+        time.sleep(0.05)
 
 
 def _wait_until_empty(dsn: str, patience_s: float) -> int:

@@ -22,6 +22,7 @@ import structlog
 
 from tidemill.core.errors import ConfigError
 from tidemill.engine.containment.cancellation import end, is_ending
+from tidemill.engine.roles.garbage import tune_garbage_collection
 from tidemill.engine.roles.lease import ProcessStatus, describe_process
 from tidemill.engine.roles.role import Life
 from tidemill.engine.telemetry.meter import Meter
@@ -205,6 +206,7 @@ class Dispatcher:
                 self._spawn(self._reporter.run(), "report"),
             ]
             async with self._serving():
+                tune_garbage_collection()
                 life.ready()
                 sources, engines = len(self.consumers), self.engines.ready
                 log.info("stream is running", stream=self.stream.name, sources=sources, engines=engines)
