@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.workflow_runs import run_file
 from tidemill.core.errors import ConfigError
 from tidemill.pipelines.workflows import parse_workflow
 from tidemill.pipelines.workflows.checks.check import find_problems
@@ -183,3 +184,23 @@ def test_one_broken_file_does_not_stop_the_others(tmp_path: Path) -> None:
 def test_the_editor_knows_every_kind() -> None:
     known = {each.type for each in kinds()}
     assert set(FIELDS) <= known
+
+
+@pytest.mark.parametrize("value", ["{{$.payload", "a {{$.payload} b", ["{{"], {"{{": 1}])
+def test_an_expression_that_is_not_closed_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"nodes\[0\]\.data\.fields: a \{\{ has no \}\}"):
+        run_file(flow(node("set", fields=[{"name": "a", "value": value}])))
+    assert run_file(flow(node("set", fields={"{{'{{'}}": "{{$.payload}}"})), 1) == {"set": [{"{{": 1}]}
+
+
+def test_a_pinned_node_has_no_unknown_field_either() -> None:
+    with pytest.raises(ConfigError, match="http does not read the field 'urll'"):
+        run_file(flow(node("http", pinned=True, pinnedOutput=1, urll="x")))
+    assert run_file(flow(node("http", pinned=True, pinnedOutput=1))) == {"http": [1]}
+
+
+def test_an_interval_of_zero_is_no_default_and_tags_that_change_nothing_are_noted() -> None:
+    with pytest.raises(ConfigError, match="too short"):
+        run_file(flow(node("scheduled", interval=0)))
+    tagged = {**node("start"), "agentConfig": {"tags": ["gpu"]}}
+    assert "its tags have no effect" in parse_workflow(flow(tagged), "f").notes[0]

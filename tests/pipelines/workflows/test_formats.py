@@ -355,3 +355,17 @@ def test_the_example_of_the_guide_runs(tmp_path: Path) -> None:
         asyncio.run(workflow.run())
     assert (tmp_path / "tides.txt").read_text().endswith(" Spring tide <https://a>\n")
     assert [request.path for request in requests] == ["/feed.xml", "/notices"]
+
+
+def test_what_an_http_node_sends_is_filled_in_also_where_it_is_no_text() -> None:
+    fields = [{"name": "a", "value": True}, {"name": "b", "value": "{{$.payload}}"}]
+    with asked() as (url, found):
+        run(
+            node("h", "http", url=url, method="POST", json_body={"{{$.payload.k}}": ["{{$.payload}}"]}),
+            payload={"k": "v"},
+        )
+        assert json.loads(found[-1].body) == {"v": [{"k": "v"}]}
+        form = [{"name": "Content-Type", "value": "application/x-www-form-urlencoded; charset=utf-8"}, *fields]
+        run(node("h", "http", url=url, method="POST", headers=form, body_fields=fields), payload={"k": "v"})
+        assert found[-1].body == b"a=true&b=%7B%22k%22%3A+%22v%22%7D"
+        assert (found[-1].headers["a"], found[-1].headers["b"]) == ("true", '{"k": "v"}')

@@ -312,7 +312,7 @@ async def test_a_node_whose_function_runs_out_of_an_iterator_fails_and_does_not_
 
     (workflow,) = parse_workflow(chain(node("one", "first")), "x").triggers
     async with asyncio.timeout(120):
-        with pytest.raises(RuntimeError, match="StopIteration"):
+        with pytest.raises(NodeError, match=r"node 'one': RuntimeError: .*StopIteration"):
             await workflow.run()
 
 

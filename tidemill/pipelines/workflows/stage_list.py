@@ -20,7 +20,7 @@ from tidemill.pipelines.workflows.graph import as_content
 from tidemill.pipelines.workflows.node_graph import note_conditions, read_store
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS, Node, find_type, run_node
 
-_NAMED = re.compile(r"\$(?:\?\.|\.)([A-Za-z_][\w-]*)|\$\[\s*\\?['\"]([^'\"\\]+)")
+_NAMED = re.compile(r"\$(?:\?\.|\.)([^\W\d][\w-]*)|\$\[\s*\\?['\"]([^'\"\\]+)")
 
 
 def read_stages(data: Mapping[str, Any], name: str) -> Pipeline:
@@ -70,7 +70,7 @@ def _declare(
     if by_name is None:
         find_type(node)
     nodes = [node] if following is None else [node, following]
-    text = json.dumps([each.data for each in nodes], sort_keys=True)
+    text = json.dumps([each.data for each in nodes], sort_keys=True, ensure_ascii=False)
     inputs = {source: input_pattern(patterns[source])}
     read = {found[1] or found[2] for found in _NAMED.finditer(text)}
     inputs |= {name: input_pattern(patterns[name]) for name in patterns if name in read}

@@ -25,6 +25,7 @@ from tidemill.pipelines.workflows.expressions.javascript import (
     bare,
     check_expression,
     expressions_in,
+    is_open,
     names_in,
     required_roots,
 )
@@ -39,10 +40,9 @@ _BARE = {("if", "condition"), ("transform", "expression")}
 
 
 def data_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterator[WorkflowProblem]:
-    if data.get("pinned") and "pinnedOutput" in data:
-        return  # A pinned node does not run.
     fields = fields_of(type)
-    for group in NEEDS.get(type, ()):
+    is_pinned = bool(data.get("pinned")) and "pinnedOutput" in data  # It does not run.
+    for group in () if is_pinned else NEEDS.get(type, ()):
         if all(data.get(name) in (None, "") for name in group):
             message = group[0] if len(group) == 1 else " or ".join(group[:2])
             yield WorkflowProblem((*place, group[0]) if group[0] in data else place, f"{message} is missing")
@@ -55,7 +55,7 @@ def data_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterator[W
         elif fields is not None and type not in OPEN:
             hint = did_you_mean(name, fields)
             yield WorkflowProblem((*place, name), f"{type} does not read the field {name!r}{hint}", "unknown")
-        if value not in (None, "", [], {}) and name in REFUSED_FIELDS.get(type, {}):
+        if not is_pinned and value not in (None, "", [], {}) and name in REFUSED_FIELDS.get(type, {}):
             yield WorkflowProblem((*place, name), REFUSED_FIELDS[type][name])
         elif value and name in IDLE_FIELDS.get(type, {}):
             yield WorkflowProblem((*place, name), IDLE_FIELDS[type][name], "note")
@@ -65,7 +65,8 @@ def data_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterator[W
         yield WorkflowProblem((*place, "transform"), f"{message}: until it does, every build fails", "note")
     if data.get("stateType") and "(" in str(data.get("filter") or ""):
         yield WorkflowProblem((*place, "filter"), "this filter is not understood")
-    yield from json_problems(type, data, place)
+    if not is_pinned:
+        yield from json_problems(type, data, place)
 
 
 def template_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterator[WorkflowProblem]:
@@ -150,6 +151,9 @@ def expression_problems(type: str, data: Mapping[str, Any], place: Path, roots: 
         fields = [name for name in data if name != "pinnedOutput"]
     for name in fields:
         value = data[name]
+        if is_open(value):
+            yield WorkflowProblem((*place, name), "a {{ has no }}; the text {{ itself is written as {{'{{'}}")
+            continue
         if (type, name) in _BARE and isinstance(value, str) and value.strip():
             found: Iterable[str] = [bare(value)]
         else:

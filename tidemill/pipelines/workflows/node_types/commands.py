@@ -15,7 +15,7 @@ from tidemill.pipelines.workflows.expressions.safe_templates import (
     shell_template,
     takes_no_options,
 )
-from tidemill.pipelines.workflows.nodes import node_type
+from tidemill.pipelines.workflows.nodes import node_type, number_of
 
 PATIENCE = 300.0
 
@@ -40,7 +40,7 @@ async def run_command(data: dict[str, Any], item: dict[str, Any]) -> Any:
         raise ConfigError("a value for the command holds a NUL character, which no argument can hold")
     folder = data.get("workingDirectory")
     where = None if not folder else filled_path(str(folder), lambda each: shown(evaluate(each, item)))
-    patience = float(data.get("timeout") or PATIENCE)
+    patience = number_of(data, "timeout", PATIENCE)
     given = shown(data.get("stdin", "")).encode()
     try:
         ended = await run_external_command(words, given, timeout=patience, cwd=where)
