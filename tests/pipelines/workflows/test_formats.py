@@ -148,6 +148,10 @@ async def test_stages_run_commands_ifs_and_folders_and_read_json(tmp_path: Path,
         {"id": "many", "type": "transform", "input": "sum", "pattern": "many/{date}.txt",
          "node": {"typeId": "if", "data": {"condition": "$.sum.content.lines > 1"},
                   "then": {"typeId": "transform", "data": {"expression": "'many in ' + $.sum.content.at"}}}},
+        {"id": "kept", "type": "transform", "input": "sum", "pattern": "kept/{date}.txt",
+         "node": {"typeId": "if", "data": {"condition": "$.sum.content.lines > 1"},
+                  "then": {"typeId": "run_command",
+                           "data": {"command": "cp {{$.sum.path}} {{output_path}}"}}}},
     )  # fmt: skip
     (pipeline,) = parse_workflow(written, "f").pipelines
     put(tmp_path / "states", {"daily/1/a.txt": "one", "daily/1/b.txt": "two", "daily/2/a.txt": "three"})
@@ -156,7 +160,8 @@ async def test_stages_run_commands_ifs_and_folders_and_read_json(tmp_path: Path,
     assert json.loads(made["sum/1.json"]) == {"lines": 2, "at": "daily/1"}
     assert made["copy/1.txt"] == made["sum/1.json"]
     assert made["many/1.txt"] == "many in daily/1"
-    assert "many/2.txt" not in made
+    assert made["kept/1.txt"] == made["sum/1.json"]
+    assert not {"many/2.txt", "kept/2.txt"} & set(made)
 
 
 def test_feeds_and_json_answers_of_models_become_items(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,7 @@ def _declare(
                     note_conditions(entity, [node])
                     return SKIP
                 made = masked(made, held)
-            if "output_path" in text and node.type == "run_command":
+            if "output_path" in text and nodes[-1].type == "run_command":
                 if not output.is_file():
                     raise BuildError("the command ended, and has written no file at {{output_path}}")
                 return output.read_bytes()
