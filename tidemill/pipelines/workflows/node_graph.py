@@ -22,7 +22,7 @@ from tidemill.pipelines.workflows.expressions.names import credential_names, mas
 from tidemill.pipelines.workflows.graph import Graph, as_content, concurrency_limit, content_of, read_groups
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS, Node, NodeError, find_type
 
-_HOLE = re.compile(r"\{\{\s*\$\.([\w-]+)\.([\w.]+)\s*\}\}")
+_HOLE = re.compile(r"\{\{\s*\$(?:\.([\w-]+)|\[\s*['\"]([^'\"]+)['\"]\s*\])\.([\w.]+)\s*\}\}")
 _VARIABLE = re.compile(r"\{(?!\{)([A-Za-z_][\w.]*)(?::[a-z]+)?\}(?!\})")
 _SCANS = ("state_scan", "state_trigger", "state_list")
 _KEYS = ("state_check", "state_gate")
@@ -114,7 +114,7 @@ class Wiring:
         text = str(node.data[field])
         if field == "stateType":
             return f"{text}/{self._hole(self._root(node), 'id', node, field)}"
-        resolved = _HOLE.sub(lambda hole: self._resolved(node, field, hole[1], hole[2]), text)
+        resolved = _HOLE.sub(lambda hole: self._resolved(node, field, hole[1] or hole[2], hole[3]), text)
         if "{{" in resolved:
             raise NodeError(
                 f"node {node.name!r}, field {field!r}: {text!r} is not understood; "
@@ -149,7 +149,8 @@ class Wiring:
             raise NodeError(
                 f"node {node.name!r}, field 'entity_id': {text!r} is not understood; write {{{{$.trigger.entity_id}}}}"
             )
-        wanted = self._hole(self._root(node) if hole[1] == "entity" else hole[1], hole[2], node, "entity_id")
+        source = self._root(node) if hole[1] == "entity" else hole[1] or hole[2]
+        wanted = self._hole(source, hole[3], node, "entity_id")
         own = list(_VARIABLE.finditer(pattern))
         if len(own) != 1:
             raise NodeError(f"node {node.name!r}, field 'pattern': {pattern!r} must have one variable, for its entity")

@@ -25,7 +25,6 @@ from tidemill.pipelines.workflows.checks.check_data import (
 from tidemill.pipelines.workflows.checks.kinds import (
     AGENT_FIELDS,
     FILE,
-    LABELS,
     LINK_FIELDS,
     NODE_FIELDS,
     NOT_OF_PIPELINES,
@@ -81,7 +80,7 @@ def _file_problems(data: Mapping[str, Any]) -> Iterator[WorkflowProblem]:
     for field in ("nodes", "connections", "stages"):
         if data.get(field) is not None and not isinstance(data[field], list):
             yield WorkflowProblem((field,), f"{field} are a list")
-    yield from _unknown(data, (*known, *LABELS, "stages" if "stages" in data else "nodes", "connections"), ())
+    yield from _unknown(data, (*known, "stages" if "stages" in data else "nodes", "connections"), ())
     for field in ("settings", "retryPolicy"):
         if field in known:
             yield from _unknown(data.get(field), known[field]["properties"], (field,))
