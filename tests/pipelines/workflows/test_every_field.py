@@ -202,5 +202,7 @@ def test_a_pinned_node_has_no_unknown_field_either() -> None:
 def test_an_interval_of_zero_is_no_default_and_tags_that_change_nothing_are_noted() -> None:
     with pytest.raises(ConfigError, match="too short"):
         run_file(flow(node("scheduled", interval=0)))
+    (unused,) = find_problems(flow(node("llm", prompt="x", credentialName="anthropic")), "f")
+    assert (unused.severity, unused.place[-1]) == ("note", "credentialName")
     tagged = {**node("start"), "agentConfig": {"tags": ["gpu"]}}
     assert "its tags have no effect" in parse_workflow(flow(tagged), "f").notes[0]

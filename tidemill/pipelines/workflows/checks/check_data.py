@@ -16,6 +16,7 @@ from tidemill.pipelines.workflows.checks.kinds import (
     OUTWARD,
     PINNED,
     REFUSED_FIELDS,
+    USES_CREDENTIAL,
     Fields,
     fields_of,
 )
@@ -44,7 +45,7 @@ def data_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterator[W
     is_pinned = bool(data.get("pinned")) and "pinnedOutput" in data  # It does not run.
     for group in () if is_pinned else NEEDS.get(type, ()):
         if all(data.get(name) in (None, "") for name in group):
-            message = group[0] if len(group) == 1 else " or ".join(group[:2])
+            message = " or ".join(name for name in group[:2] if not (fields or {}).get(name, {}).get("deprecated"))
             yield WorkflowProblem((*place, group[0]) if group[0] in data else place, f"{message} is missing")
     for name, value in data.items():
         schema = (fields or {}).get(name) or PINNED.get(name)
@@ -57,6 +58,9 @@ def data_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterator[W
             yield WorkflowProblem((*place, name), f"{type} does not read the field {name!r}{hint}", "unknown")
         if not is_pinned and value not in (None, "", [], {}) and name in REFUSED_FIELDS.get(type, {}):
             yield WorkflowProblem((*place, name), REFUSED_FIELDS[type][name])
+        elif value and name == "credentialName" and type in FIELDS and type not in USES_CREDENTIAL:
+            message = f"{type} logs in nowhere, and uses no credential: {', '.join(USES_CREDENTIAL)} do"
+            yield WorkflowProblem((*place, name), message, "note")
         elif value and name in IDLE_FIELDS.get(type, {}):
             yield WorkflowProblem((*place, name), IDLE_FIELDS[type][name], "note")
     if type == "state_transform" and data.get("transform") and str(data["transform"]) not in TRANSFORMS:
