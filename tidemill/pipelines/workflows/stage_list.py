@@ -17,7 +17,7 @@ from tidemill.pipelines.reducer.staleness import BACKOFF
 from tidemill.pipelines.runner.build import SKIP, BuildError
 from tidemill.pipelines.workflows.expressions.names import credential_names, masked, with_names
 from tidemill.pipelines.workflows.graph import as_content
-from tidemill.pipelines.workflows.node_graph import note_conditions, read_store
+from tidemill.pipelines.workflows.node_graph import check_root, note_conditions, read_store
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS, Node, find_type, run_node
 
 _NAMED = re.compile(r"\$(?:\?\.|\.)([^\W\d][\w-]*)|\$\[\s*\\?['\"]([^'\"\\]+)")
@@ -27,7 +27,7 @@ def read_stages(data: Mapping[str, Any], name: str) -> Pipeline:
     """The pipeline that a list of stages describes."""
     pipeline = Pipeline(
         name,
-        root=str(data.get("stateRoot") or "."),
+        root=check_root(data.get("stateRoot") or "."),
         scan_interval=data.get("scanInterval") or 60,
         backoff=_backoff(data.get("retryPolicy") or {}),
         store=read_store(data),

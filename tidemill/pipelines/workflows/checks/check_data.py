@@ -53,6 +53,10 @@ def data_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterator[W
             message = _misfit(value, schema)
             if message is not None:
                 yield WorkflowProblem((*place, name), message)
+            yield from _entry_problems(value, schema, (*place, name))
+            first = data.get(schema.get("of", name))
+            if value not in (None, "", first) and first not in (None, ""):
+                yield WorkflowProblem((*place, name), f"this is another name for {schema['of']}, which is there, too")
         elif fields is not None and type not in OPEN:
             hint = did_you_mean(name, fields)
             yield WorkflowProblem((*place, name), f"{type} does not read the field {name!r}{hint}", "unknown")
@@ -71,6 +75,16 @@ def data_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterator[W
         yield WorkflowProblem((*place, "filter"), "this filter is not understood")
     if not is_pinned:
         yield from json_problems(type, data, place)
+
+
+def _entry_problems(value: Any, schema: Mapping[str, Any], place: Path) -> Iterator[WorkflowProblem]:
+    """Fields that nothing reads in the entries of a list of objects."""
+    known = schema.get("items", {}).get("properties")
+    for at, each in enumerate(value if known and isinstance(value, list) else ()):
+        for name in each if isinstance(each, Mapping) else ():
+            if name not in known:
+                message = f"the field {name!r} is not understood{did_you_mean(name, known)}"
+                yield WorkflowProblem((*place, at, name), message, "unknown")
 
 
 def template_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterator[WorkflowProblem]:

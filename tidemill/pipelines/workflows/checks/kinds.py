@@ -44,7 +44,7 @@ def _number(about: str, **more: Any) -> dict[str, Any]:
 
 
 def _other_name(of: str, type: str = "string") -> dict[str, Any]:
-    return {"type": type, "description": f"Another name for {of}.", "deprecated": True}
+    return {"type": type, "description": f"Another name for {of}.", "deprecated": True, "of": of}
 
 
 _SCAN: Fields = {
