@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from typing import Any
 
 import pytest
 
-from tests.support.workflow_runs import keep_credentials, node, run
+from tests.support.workflow_runs import asked, chain, keep_credentials, node, run
+from tidemill.pipelines.workflows import parse_workflow
+from tidemill.pipelines.workflows.node_runs import LONGEST, recorded
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, NodeError, node_type
 
 
@@ -52,4 +55,24 @@ def test_what_the_code_of_an_application_raises_holds_no_secret() -> None:
             run(node("n", "broken", key="{{$credentials.news.token}}"))
     finally:
         del NODE_TYPES["broken"]
+        keep_credentials()
+
+
+def test_no_part_of_a_secret_is_left_where_a_text_is_cut() -> None:
+    secret = "geheimnis-0123456789"
+    keep_credentials(news={"token": secret})
+    try:
+        with asked((500, b"x" * 190 + secret.encode())) as (url, _):
+            (made,) = run(node("n", "http", url=url, credentialName="news"))["n"]
+        assert "geheim" not in made["error"]
+        with pytest.raises(NodeError) as raised:
+            run(node("n", "run_command", command="head -c 490 /dev/zero | tr '\\0' x >&2; cat >&2; exit 1",
+                     stdin="{{$credentials.news.token}}"))  # fmt: skip
+        assert "geheim" not in str(raised.value)
+        written = chain(node("n", "http", url="http://x.test", credentialName="news", pinned=True, pinnedOutput=0))
+        written["nodes"][0]["data"]["pinnedOutput"] = "x" * (LONGEST - 10) + secret
+        with recorded() as runs:
+            asyncio.run(parse_workflow(written, "f").triggers[0].run(None))
+        assert "geheim" not in json.dumps([each.outputs for each in runs()])
+    finally:
         keep_credentials()

@@ -9,6 +9,7 @@ from typing import Any
 from tidemill.core.errors import ConfigError
 from tidemill.engine.containment.external_command import run_external_command
 from tidemill.pipelines.workflows.expressions.javascript import current_names, evaluate, fill, shown
+from tidemill.pipelines.workflows.expressions.names import excerpt
 from tidemill.pipelines.workflows.expressions.safe_templates import (
     check_option,
     filled_path,
@@ -54,7 +55,7 @@ async def run_command(data: dict[str, Any], item: dict[str, Any]) -> Any:
         "returnCode": ended.status,
     }
     if ended.status != 0 and not data.get("mayFail"):
-        raise ConfigError(f"the command ended with {ended.status}: {made['stderr'].strip()[:500]}")
+        raise ConfigError(f"the command ended with {ended.status}: {excerpt(made['stderr'], 500)}")
     return made
 
 

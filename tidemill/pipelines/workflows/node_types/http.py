@@ -13,6 +13,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.core.web.public_url import site_of
 from tidemill.engine.outbound_http import HttpAnswer, OutboundHttpError, RefusedAddressError, fetch
 from tidemill.pipelines.workflows.expressions.javascript import fill, shown
+from tidemill.pipelines.workflows.expressions.names import excerpt
 from tidemill.pipelines.workflows.node_types.values import fill_json, pairs
 from tidemill.pipelines.workflows.nodes import credential_of, node_type, number_of
 
@@ -37,7 +38,9 @@ def http(data: dict[str, Any], item: dict[str, Any]) -> Any:
         return _failed({**made, "error": str(error)}, data)
     made |= {"status": answer.status, "statusText": answer.reason, "headers": answer.headers, "body": _content(answer)}
     if answer.status >= 300:
-        return _failed({**made, "error": f"{site_of(url)} answered {answer.status}: {answer.text(200)}"}, data)
+        return _failed(
+            {**made, "error": f"{site_of(url)} answered {answer.status}: {excerpt(answer.text(), 200)}"}, data
+        )
     return made
 
 
