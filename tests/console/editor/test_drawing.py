@@ -217,3 +217,34 @@ def test_a_list_of_stages_is_connected_and_put_in_order(watched: Watched, bench:
     made = json.loads(bench.file("staged.json"))["stages"]
     assert [(each["id"], each.get("input")) for each in made] == [("logs", None), ("big", "logs"), ("stage", "big")]
     assert made[1]["description"] == "keep me"
+
+
+def test_a_node_may_get_any_name_and_no_box_hides_another(watched: Watched, bench: Bench) -> None:
+    at = {"x": 5, "y": 5}
+    written = {
+        "version": 2,
+        "mode": "trigger",
+        "nodes": [
+            {"id": "1", "typeId": "start", "name": "go", "position": at, "data": {}},
+            {"id": "2", "typeId": "transform", "name": "one", "position": at, "data": {"expression": "$.go.n-1"}},
+            {"id": "3", "typeId": "set", "name": "two", "position": at,
+             "data": {"fields": {"a": "{{$.one?.result}} {{$['one'].result + $.oneself}}", "b": "$.one"}}},
+        ],
+        "connections": [{"sourceNodeId": "1", "targetNodeId": "2"}, {"sourceNodeId": "2", "targetNodeId": "3"}],
+    }  # fmt: skip
+    (bench.workflows / "named.json").write_text(json.dumps(written))
+    page = watched.open("/editor/named.json", "named.json")
+    expect(page.get_by_text("Unknown field: kept unchanged.")).to_have_count(0)
+    for name, after in (("go", "the start"), ("one", "my one"), ("my one", "größe")):
+        node(page, name).click()  # It would not be the one that is clicked if another covered it.
+        name_field = page.locator(".box-form").get_by_label("name", exact=True)
+        expect(name_field).to_have_value(name)
+        name_field.fill(after)
+        page.keyboard.press("Enter")
+        expect(node(page, after)).to_be_visible()
+    page.get_by_role("button", name="text", exact=True).click()
+    found = json.loads(page.get_by_label("Text of named.json").input_value())["nodes"]
+    assert found[1]["data"]["expression"] == "$['the start'].n-1"
+    # By its dots it became one in brackets, and these stay.
+    assert found[2]["data"]["fields"]["a"] == "{{$['größe']?.result}} {{$['größe'].result + $.oneself}}"
+    (bench.workflows / "named.json").unlink()

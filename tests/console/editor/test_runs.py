@@ -109,6 +109,7 @@ def test_a_run_in_which_a_node_fails_is_shown_as_failed_and_the_address_for_even
         expect(chip).to_contain_text("failed", timeout=PATIENCE * 1000)
         expect(node(page, "loud").locator(".node.bad .items")).to_have_text("failed")
         expect(runs.get_by_text("not a function")).to_have_count(1)
+        expect(runs.locator(".run-outputs > .trace")).to_contain_text("not a function")  # Before all outputs.
     (bench.workflows / "failing.json").unlink()
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.workflow_runs import run_file
 from tidemill.core.errors import ConfigError
 from tidemill.pipelines.workflows import parse_workflow
 from tidemill.pipelines.workflows.checks.check import find_problems
@@ -183,3 +184,84 @@ def test_one_broken_file_does_not_stop_the_others(tmp_path: Path) -> None:
 def test_the_editor_knows_every_kind() -> None:
     known = {each.type for each in kinds()}
     assert set(FIELDS) <= known
+
+
+@pytest.mark.parametrize("value", ["{{$.payload", "a {{$.payload} b", ["{{"], {"{{": 1}])
+def test_an_expression_that_is_not_closed_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"nodes\[0\]\.data\.fields: a \{\{ has no \}\}"):
+        run_file(flow(node("set", fields=[{"name": "a", "value": value}])))
+    assert run_file(flow(node("set", fields={"{{'{{'}}": "{{$.payload}}"})), 1) == {"set": [{"{{": 1}]}
+
+
+def test_a_pinned_node_has_no_unknown_field_either() -> None:
+    with pytest.raises(ConfigError, match="http does not read the field 'urll'"):
+        run_file(flow(node("http", pinned=True, pinnedOutput=1, urll="x")))
+    assert run_file(flow(node("http", pinned=True, pinnedOutput=1))) == {"http": [1]}
+
+
+def test_an_interval_of_zero_is_no_default_and_tags_that_change_nothing_are_noted() -> None:
+    with pytest.raises(ConfigError, match="too short"):
+        run_file(flow(node("scheduled", interval=0)))
+    (unused,) = find_problems(flow(node("llm", prompt="x", credentialName="anthropic")), "f")
+    assert (unused.severity, unused.place[-1]) == ("note", "credentialName")
+    tagged = {**node("start"), "agentConfig": {"tags": ["gpu"]}}
+    assert "its tags have no effect" in parse_workflow(flow(tagged), "f").notes[0]
+
+
+@pytest.mark.parametrize(
+    ("type", "data", "message"),
+    [
+        ("set", {"fields": [{"name": "a", "value": 1, "tpye": "x"}]}, "fields[0].tpye: the field 'tpye' is not"),
+        ("http", {"url": "u", "headers": [{"name": "a", "enabled": False}]}, "headers[0].enabled: the field 'enabled'"),
+        ("append_to_file", {"filepath": "a", "path": "b"}, "path: this is another name for filepath, which is there"),
+        ("claude_agent", {"prompt": "p", "system": "a", "system_prompt": "b"}, "another name for system"),
+    ],
+)
+def test_no_part_of_a_field_stays_unread(type: str, data: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        parse_workflow(flow(node(type, **data)), "f")
+
+
+def test_equal_values_under_both_names_of_a_field_are_no_problem() -> None:
+    assert find_problems(flow(node("discord_send", channel_id="1", message="a", content="a")), "f") == []
+
+
+def test_the_second_line_of_an_if_is_named_false() -> None:
+    nodes = [node("if", condition=True), node("start")]
+    linked = flow(*nodes)
+    linked["connections"][0]["sourceConnectorId"] = "output-1"
+    with pytest.raises(ConfigError, match="the connector 'output-1' is not understood: an if has true and false"):
+        parse_workflow(linked, "f")
+    linked["connections"][0]["sourceConnectorId"] = "output-0"
+    assert run_file(linked, 5)["start"] == [5]
+
+
+def test_a_source_has_nothing_that_makes_it() -> None:
+    node_of = {"typeId": "transform", "data": {"expression": "1"}}
+    source: dict[str, Any] = {"id": "a", "type": "source", "pattern": "a/{id}", "validation": {"minSize": 1}}
+    made = {"id": "b", "input": "a", "pattern": "b/{id}", "node": node_of}
+    assert [each.severity for each in find_problems({"stages": [source, made]}, "f")] == ["note"]
+    with pytest.raises(ConfigError, match=r"stages\[0\]\.node: a source is made from nothing"):
+        parse_workflow({"stages": [{**source, "node": node_of}, made]}, "f")
+
+
+def test_the_folder_of_states_is_one_and_written_out() -> None:
+    def scanned(*roots: str, **more: Any) -> dict[str, Any]:
+        nodes, links = [], []
+        for at, root in enumerate(roots):
+            scan = {"id": f"s{at}", "typeId": "state_trigger", "data": {"pattern": f"{at}/{{id}}", "state_root": root}}
+            write = {
+                "id": f"w{at}",
+                "typeId": "state_write",
+                "data": {"pattern": f"o{at}/{{{{$.s{at}.id}}}}", "content": "x"},
+            }
+            nodes += [scan, write]
+            links.append({"sourceNodeId": f"s{at}", "targetNodeId": f"w{at}"})
+        return {"nodes": nodes, "connections": links, **more}
+
+    assert parse_workflow(scanned("a", "a"), "f").pipelines[0].root == Path("a")
+    with pytest.raises(ConfigError, match="all states of a file are in one folder, and this is 'a'"):
+        parse_workflow(scanned("a", "b"), "f")
+    for written in (scanned("{{$env.HOME}}"), {**STAGES, "stateRoot": "{{$env.HOME}}"}):
+        with pytest.raises(ConfigError, match="cannot be an expression: write its path"):
+            parse_workflow(written, "f")

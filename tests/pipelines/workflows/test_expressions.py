@@ -214,3 +214,44 @@ def test_an_expression_without_memory_for_its_own_error_says_that_it_needs_too_m
     with pytest.raises(ExpressionError, match="needs more than 128 MB"):
         evaluate("'a,'.repeat(3e6).split(',').length", CONTEXT)
     assert evaluate("1 + 1", CONTEXT) == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(f"new Array(4294967295).{call}" for call in ("reverse()", "concat([1])", "slice(1)", "sort()", "shift()",
+          "flat()", "copyWithin(1, 0)", "splice(0, 1)", "unshift(1)", "flatMap(x => x)", "toLocaleString()",
+          "values().drop(4294967290).next().done")),
+        "String(new Array(4294967295))",
+        "(() => { const list = []; list[4294967290] = 1; return list.join() })()",
+        "[[new Array(4294967295)]].flat(5)",
+        "[].concat(new Array(4294967295))",
+        "Array.prototype.reverse.call({length: 2 ** 53 - 1})",
+        "String.raw({raw: {length: 2 ** 53}})",
+        "JSON.stringify({}, new Array(4294967295))",
+        *(f"'a'.repeat(1e7).{name}('a'.repeat(5e6) + 'b', '')" for name in ("indexOf", "split", "replaceAll")),
+    ],
+)  # fmt: skip
+def test_no_function_of_the_engine_runs_on_without_end(text: str) -> None:
+    with pytest.raises(ExpressionError, match=r"a list has more than|too l(ong|arge)|takes longer|array length"):
+        evaluate(text, {})
+
+
+def test_limited_functions_do_what_they_do_in_javascript() -> None:
+    assert evaluate("[[3, [1]], 2].flat().concat([5], 6).slice(1).reverse()", {}) == [6, 5, 2, [1]]
+    assert evaluate("[1, 2].flatMap(x => [x, [x]]).join('-') + [1, 2].toLocaleString()", {}) == "1-1-2-21,2"
+    assert evaluate(
+        "(() => { const a = [3, 1]; a.unshift(9); a.sort(); return [a.shift(), ...a.splice(0, 1)] })()", {}
+    ) == [1, 3]
+    assert (
+        evaluate(r"String.raw`a\n${1}` + Array.prototype.slice.call('abc', 1) + 'a.b.a'.replace('.', '$&')", {})
+        == "a\\n1b,ca.b.a"
+    )
+    assert evaluate("['a-b'.split('-', 1), 'aba'.lastIndexOf('a'), 'aba'.indexOf('a', 1), 'x'.includes('')]", {}) == [
+        ["a"],
+        2,
+        2,
+        True,
+    ]
+    assert evaluate("[1, 2, 3].values().drop(1).toArray()", {}) == [2, 3]
+    assert evaluate("JSON.stringify({a: 1, b: [2]}, ['b'], 1)", {}) == '{\n "b": [\n  2\n ]\n}'

@@ -149,6 +149,10 @@ async def test_stages_run_commands_ifs_and_folders_and_read_json(tmp_path: Path,
         {"id": "many", "type": "transform", "input": "sum", "pattern": "many/{date}.txt",
          "node": {"typeId": "if", "data": {"condition": "$.sum.content.lines > 1"},
                   "then": {"typeId": "transform", "data": {"expression": "'many in ' + $.sum.content.at"}}}},
+        {"id": "kept", "type": "transform", "input": "sum", "pattern": "kept/{date}.txt",
+         "node": {"typeId": "if", "data": {"condition": "$.sum.content.lines > 1"},
+                  "then": {"typeId": "run_command",
+                           "data": {"command": "cp {{$.sum.path}} {{output_path}}"}}}},
     )  # fmt: skip
     (pipeline,) = parse_workflow(written, "f").pipelines
     put(tmp_path / "states", {"daily/1/a.txt": "one", "daily/1/b.txt": "two", "daily/2/a.txt": "three"})
@@ -157,7 +161,8 @@ async def test_stages_run_commands_ifs_and_folders_and_read_json(tmp_path: Path,
     assert json.loads(made["sum/1.json"]) == {"lines": 2, "at": "daily/1"}
     assert made["copy/1.txt"] == made["sum/1.json"]
     assert made["many/1.txt"] == "many in daily/1"
-    assert "many/2.txt" not in made
+    assert made["kept/1.txt"] == made["sum/1.json"]
+    assert not {"many/2.txt", "kept/2.txt"} & set(made)
 
 
 def test_feeds_and_json_answers_of_models_become_items(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,3 +384,17 @@ def test_the_example_of_the_guide_runs(tmp_path: Path) -> None:
         asyncio.run(workflow.run())
     assert (tmp_path / "tides.txt").read_text().endswith(" Spring tide <https://a>\n")
     assert [request.path for request in requests] == ["/feed.xml", "/notices"]
+
+
+def test_what_an_http_node_sends_is_filled_in_also_where_it_is_no_text() -> None:
+    fields = [{"name": "a", "value": True}, {"name": "b", "value": "{{$.payload}}"}]
+    with asked() as (url, found):
+        run(
+            node("h", "http", url=url, method="POST", json_body={"{{$.payload.k}}": ["{{$.payload}}"]}),
+            payload={"k": "v"},
+        )
+        assert json.loads(found[-1].body) == {"v": [{"k": "v"}]}
+        form = [{"name": "Content-Type", "value": "application/x-www-form-urlencoded; charset=utf-8"}, *fields]
+        run(node("h", "http", url=url, method="POST", headers=form, body_fields=fields), payload={"k": "v"})
+        assert found[-1].body == b"a=true&b=%7B%22k%22%3A+%22v%22%7D"
+        assert (found[-1].headers["a"], found[-1].headers["b"]) == ("true", '{"k": "v"}')

@@ -191,7 +191,30 @@ def test_a_dash_is_accepted_where_no_option_can_be(
         'sh <<END\necho "{{$.x}}"\nEND',
         'echo ${A:-"{{$.x}}"}',
         "echo a # {{$.x}}",
+        "sudo -u www {{$.x}}",
+        "timeout 5s {{$.x}}",
+        "flock /tmp/lock {{$.x}}",
+        "bash {{$.x}}",
+        "python3 scripts/{{$.x}}.py",
+        "docker exec web sh -c {{$.x}}",
+        "sed -e s/a/b/ -e {{$.x}} f",
+        "make deploy VERSION={{$.x}}",
+        "PATH={{$.x}} ls",
+        "echo {{$.x}} | python3 -",
+        "echo {{$.x}} | xargs env",
+        "X={{$.x}}; $X",
+        'X={{$.x}}; "${X}" now',
+        "set -- {{$.x}}; $1",
+        "f() { $1; }; f {{$.x}}",
         ["{{$.x}}", "-l"],
+        ["sh", "-c", "echo {{$.x}}"],
+        ["env", "A=1", "{{$.x}}", "b"],
+        ["xargs", "{{$.x}}"],
+        ["python3", "-c", "print({{$.x}})"],
+        ["find", ".", "-exec", "sh", "-c", "echo {{$.x}}", ";"],
+        ["awk", "{{$.x}}"],
+        ["bash", "{{$.x}}"],
+        ["sqlite3", "shop.db", "SELECT '{{$.x}}'"],
     ],
 )
 def test_a_command_whose_value_would_become_a_program_is_refused_when_the_file_is_loaded(command: Any) -> None:
@@ -207,6 +230,34 @@ def test_a_command_whose_value_would_become_a_program_is_refused_when_the_file_i
     assert "no node of this name" not in str(raised.value)
     with pytest.raises(NodeError, match=r"node 'run', field 'command'"):
         Node("1", "run_command", "run", {"command": command})
+
+
+@pytest.mark.parametrize(
+    "command", ["sh", ["sh"], "bash -s", "python3 -u -", "X=1; psql shop", "xargs sh -c", "while read x; do $x; done"]
+)
+def test_no_program_is_read_from_an_input_with_a_value(command: Any) -> None:
+    with pytest.raises(NodeError, match=r"field 'command': \{\{\$\.x\}\} is in a script"):
+        node("run_command", command=command, stdin="a {{$.x}}")
+    node("run_command", command=command, stdin="date")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["sh", "-c", 'printf %s "$1"', "sh", "{{$.x}}"],
+        ["python3", "-c", "import sys; print(end=sys.argv[1])", "{{$.x}}"],
+        ["env", "A={{$.x}}", "sh", "-c", 'printf %s "$A"'],
+        "command printf %s {{$.x}}",
+        "timeout 5s printf %s {{$.x}}",
+        "$PROGRAM %s {{$.x}}",
+        "sed -e s/a/a/ /dev/null; printf %s {{$.x}}",
+        "python3 -c 'import sys; print(end=sys.argv[1])' {{$.x}}",
+    ],
+)
+def test_a_program_of_the_file_itself_takes_values_as_arguments(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROGRAM", "printf")
+    assert result(node("run_command", command=command), {"x": "'; touch pwned"})["stdout"] == "'; touch pwned"
+    assert result(node("run_command", command="tr a b", stdin="{{$.x}}"), {"x": "a;"})["stdout"] == "b;"
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,23 @@ async def test_a_transform_that_nobody_declared_is_a_failure_that_says_so(tmp_pa
     assert wanted(await look(database, pipeline)) == {"summary/2026-01-15": "Missing"}
 
 
+@pytest.mark.parametrize("name", ["my trigger", "größe", "my-trigger"])
+async def test_a_state_node_may_have_any_name(name: str, tmp_path: Path, database: Database) -> None:
+    graph = chain(
+        {**node("1", "state_trigger", state_root="states", pattern="in/{id}.txt"), "name": name},
+        {**node("2", "state_read", pattern=f"{{{{$['{name}'].path}}}}"), "name": "the text"},
+        {
+            **node("3", "state_check", pattern="in/{n}.txt", entity_id=f'{{{{$["{name}"].entity_id}}}}'),
+            "name": "is there",
+        },
+        node("w", "state_write", pattern=f"out/{{{{$['{name}'].id}}}}.txt", content="{{$['the text'].content + '!'}}"),
+    )
+    (pipeline,) = parse_workflow(graph, "named").pipelines
+    put(tmp_path, {"states/in/a.txt": "one"})
+    assert (await update(database, pipeline)).steps == []
+    assert tree(tmp_path / "states")["out/a.txt"] == "one!"
+
+
 async def test_a_graph_of_nodes_is_run_for_each_entity(tmp_path: Path, database: Database) -> None:
     graph = chain(
         node("trig", "state_trigger", state_root="states", pattern="in/{id}.txt", scan_interval=5),
@@ -312,7 +329,7 @@ async def test_a_node_whose_function_runs_out_of_an_iterator_fails_and_does_not_
 
     (workflow,) = parse_workflow(chain(node("one", "first")), "x").triggers
     async with asyncio.timeout(120):
-        with pytest.raises(RuntimeError, match="StopIteration"):
+        with pytest.raises(NodeError, match=r"node 'one': RuntimeError: .*StopIteration"):
             await workflow.run()
 
 

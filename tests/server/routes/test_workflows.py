@@ -171,6 +171,8 @@ def reads(code: Any, of: str | None = None) -> set[str]:
         elif isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute):
             is_look_up = each.func.attr in ("get", "_pattern") and of in (None, getattr(each.func.value, "id", ""))
             given = (each.args if each.func.attr == "_pattern" else each.args[:1]) if is_look_up else []
+        elif isinstance(each, ast.Call) and getattr(each.func, "id", "") in ("number_of", "_limit"):
+            given = each.args if of in (None, getattr(each.args[0], "id", "")) else []
         elif isinstance(each, ast.Compare) and of is None:
             given = [each.left]
         found |= {part.value for part in given if isinstance(part, ast.Constant) and isinstance(part.value, str)}

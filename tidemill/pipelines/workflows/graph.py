@@ -141,7 +141,7 @@ class Graph(msgspec.Struct):
 def read_graph(data: Mapping[str, Any], *, is_pipeline: bool = False) -> Graph:
     """The graph of a file with `nodes` and `connections`."""
     nodes: dict[str, Node] = {}
-    written = json.dumps(data.get("nodes"))
+    written = json.dumps(data.get("nodes"), ensure_ascii=False)
     for at, entry in enumerate(data.get("nodes") or []):
         if not isinstance(entry, Mapping) or not entry.get("id") or not entry.get("typeId"):
             raise ConfigError(f"nodes[{at}]: a node has an id and a typeId")
@@ -168,7 +168,12 @@ def read_graph(data: Mapping[str, Any], *, is_pipeline: bool = False) -> Graph:
 
 def _reads_failure(name: str, written: str) -> bool:
     """Whether a node reads how another one failed: then a failure is an output like any other."""
-    return re.search(rf"\$\.{re.escape(name)}\??\.(error|status|statusText|returnCode)\b", written) is not None
+    own, fields = re.escape(json.dumps(name, ensure_ascii=False)[1:-1]), "(error|status|statusText|returnCode)"
+
+    def member(of: str) -> str:
+        return rf"""(\??\.{of}\b|(\?\.)?\[\s*\\?['"]{of}\\?['"]\s*\])"""
+
+    return re.search(rf"\${member(own)}{member(fields)}", written) is not None
 
 
 def read_groups(data: Mapping[str, Any]) -> dict[str, int]:

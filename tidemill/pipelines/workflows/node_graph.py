@@ -22,7 +22,7 @@ from tidemill.pipelines.workflows.expressions.names import credential_names, mas
 from tidemill.pipelines.workflows.graph import Graph, as_content, concurrency_limit, content_of, read_groups
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS, Node, NodeError, find_type
 
-_HOLE = re.compile(r"\{\{\s*\$\.([\w-]+)\.([\w.]+)\s*\}\}")
+_HOLE = re.compile(r"\{\{\s*\$(?:\.([\w-]+)|\[\s*['\"]([^'\"]+)['\"]\s*\])\.([\w.]+)\s*\}\}")
 _VARIABLE = re.compile(r"\{(?!\{)([A-Za-z_][\w.]*)(?::[a-z]+)?\}(?!\})")
 _SCANS = ("state_scan", "state_trigger", "state_list")
 _KEYS = ("state_check", "state_gate")
@@ -39,16 +39,28 @@ def wire(data: Mapping[str, Any], graph: Graph, name: str, notes: list[str]) -> 
     settings = data.get("settings") or {}
     triggers = [node for node in graph.nodes.values() if node.type in _SCANS]
     root = data.get("stateRoot") or settings.get("dataDirectory")
-    root = root or next((node.data["state_root"] for node in triggers if node.data.get("state_root")), ".")
-    interval = data.get("scanInterval") or next(
-        (node.data["scan_interval"] for node in triggers if node.data.get("scan_interval")), 60
-    )
-    pipeline = Pipeline(name, root=str(root), scan_interval=interval, store=read_store(data, str(root)))
+    for node in triggers:
+        own = node.data.get("state_root")
+        if own and own != (root := root or own):
+            raise NodeError(
+                f"node {node.name!r}, field 'state_root': all states of a file are in one folder, and this is {root!r}"
+            )
+    intervals = [node.data["scan_interval"] for node in triggers if node.data.get("scan_interval")]
+    interval = data.get("scanInterval") or min(intervals, key=float, default=60)
+    root = check_root(root or ".")
+    pipeline = Pipeline(name, root=root, scan_interval=interval, store=read_store(data, root))
     wiring = Wiring(graph, pipeline, notes, read_groups(data))
     wiring.declare()
     if not pipeline.stages:
         raise ConfigError("no node of this pipeline writes a state: it needs a state_transform or a state_write")
     return wiring
+
+
+def check_root(root: Any) -> str:
+    """The folder of a file's states; refused where it is an expression, which nothing would fill in."""
+    if "{{" in str(root):
+        raise ConfigError(f"the folder of the states, {root!r}, cannot be an expression: write its path")
+    return str(root)
 
 
 def read_store(data: Mapping[str, Any], root: str | None = None) -> DatabaseStates | None:
@@ -114,7 +126,7 @@ class Wiring:
         text = str(node.data[field])
         if field == "stateType":
             return f"{text}/{self._hole(self._root(node), 'id', node, field)}"
-        resolved = _HOLE.sub(lambda hole: self._resolved(node, field, hole[1], hole[2]), text)
+        resolved = _HOLE.sub(lambda hole: self._resolved(node, field, hole[1] or hole[2], hole[3]), text)
         if "{{" in resolved:
             raise NodeError(
                 f"node {node.name!r}, field {field!r}: {text!r} is not understood; "
@@ -149,7 +161,8 @@ class Wiring:
             raise NodeError(
                 f"node {node.name!r}, field 'entity_id': {text!r} is not understood; write {{{{$.trigger.entity_id}}}}"
             )
-        wanted = self._hole(self._root(node) if hole[1] == "entity" else hole[1], hole[2], node, "entity_id")
+        source = self._root(node) if hole[1] == "entity" else hole[1] or hole[2]
+        wanted = self._hole(source, hole[3], node, "entity_id")
         own = list(_VARIABLE.finditer(pattern))
         if len(own) != 1:
             raise NodeError(f"node {node.name!r}, field 'pattern': {pattern!r} must have one variable, for its entity")

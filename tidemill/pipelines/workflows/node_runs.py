@@ -55,8 +55,10 @@ def _shown(
         node.type,
         _fields(node, items[0] if items else {}),
         len(items),
-        [_cut(each) for each in items[:MOST_ITEMS]],
-        [_cut(each) for each in outputs[:MOST_ITEMS]],
+        [
+            _cut(masked(each, held)) for each in items[:MOST_ITEMS]
+        ],  # Masked first: a cut would leave a part of a secret.
+        [_cut(masked(each, held)) for each in outputs[:MOST_ITEMS]],
         bool(node.data.get("pinned")) and "pinnedOutput" in node.data,
         None if error is None else str(error),
     )

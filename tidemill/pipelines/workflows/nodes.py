@@ -18,7 +18,8 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from tidemill.core.errors import ConfigError
+from tidemill.core.errors import ConfigError, TidemillError
+from tidemill.core.retry import Discard, RetryAfter, Snooze
 from tidemill.engine.worker.threads import in_thread
 from tidemill.pipelines.workflows.expressions.javascript import ExpressionError, current_names, fill
 from tidemill.pipelines.workflows.expressions.safe_templates import TemplateError, check_templates
@@ -194,6 +195,21 @@ async def _called(node: Node, kind: NodeType, scope: Mapping[str, Any], given: A
         raise NodeError(f"node {node.name!r}: {error}") from error
     except KeyError as error:
         raise NodeError(f"node {node.name!r}: field {error.args[0]!r} is missing") from error
+    except (TidemillError, Snooze, Discard, RetryAfter):  # They say what becomes of the job.
+        raise
+    except Exception as error:  # What a node raises may hold a secret: only its text goes on, where that is masked.
+        raise NodeError(f"node {node.name!r}: {type(error).__name__}: {error}") from error
+
+
+def number_of(data: Mapping[str, Any], field: str, default: float) -> float:
+    """The number in a field, which an expression may have given."""
+    given = data.get(field)
+    if not given:
+        return default
+    try:
+        return float(given)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"field {field!r}: {given!r} is not a number") from error
 
 
 def credential_of(data: Mapping[str, Any]) -> Mapping[str, str] | None:

@@ -143,6 +143,8 @@ def read_workflow(data: Any, name: str, *, allow_unknown: bool = False) -> Loade
     for node in graph.nodes.values():
         if not allow_unknown:
             find_type(node)
+        if node.tags:
+            notes.append(f"node {node.name!r}: its tags have no effect: they choose the queue of a pipeline's builds")
     limit = concurrency_limit(graph.nodes.values(), read_groups(data), notes)
     return Loaded([], [TriggerWorkflow(called, graph, _schedules(graph), signature=_signature(graph), **limit)], notes)
 
@@ -176,14 +178,15 @@ def _schedules(graph: Graph) -> list[Schedule]:
 
 def _schedule(node: Node) -> Schedule:
     data = node.data
-    cron, every = data.get("cron"), data.get("interval") or data.get("every")
-    by_cron = data.get("mode") == "cron" if data.get("mode") else bool(cron) and not every
+    cron, every = data.get("cron"), data.get("interval")
+    every = data.get("every") if every in (None, "") else every
+    by_cron = data.get("mode") == "cron" if data.get("mode") else bool(cron) and every in (None, "")
     try:
         if by_cron:
             if not cron:
                 raise ConfigError("the mode is cron, and there is no cron")
             return parse_schedule(cron=str(cron), timezone=str(data.get("timezone") or "UTC"))
-        every = "5" if every is None else str(every).strip()
+        every = "5" if every in (None, "") else str(every).strip()
         is_bare = every.replace(".", "", 1).isdigit()
         return parse_schedule(every=f"{every}{_UNITS[str(data.get('unit') or 'minutes')]}" if is_bare else every)
     except (ConfigError, KeyError) as error:

@@ -17,17 +17,17 @@ from tidemill.pipelines.reducer.staleness import BACKOFF
 from tidemill.pipelines.runner.build import SKIP, BuildError
 from tidemill.pipelines.workflows.expressions.names import credential_names, masked, with_names
 from tidemill.pipelines.workflows.graph import as_content
-from tidemill.pipelines.workflows.node_graph import note_conditions, read_store
+from tidemill.pipelines.workflows.node_graph import check_root, note_conditions, read_store
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS, Node, find_type, run_node
 
-_NAMED = re.compile(r"\$(?:\?\.|\.)([A-Za-z_][\w-]*)|\$\[\s*\\?['\"]([^'\"\\]+)")
+_NAMED = re.compile(r"\$(?:\?\.|\.)([^\W\d][\w-]*)|\$\[\s*\\?['\"]([^'\"\\]+)")
 
 
 def read_stages(data: Mapping[str, Any], name: str) -> Pipeline:
     """The pipeline that a list of stages describes."""
     pipeline = Pipeline(
         name,
-        root=str(data.get("stateRoot") or "."),
+        root=check_root(data.get("stateRoot") or "."),
         scan_interval=data.get("scanInterval") or 60,
         backoff=_backoff(data.get("retryPolicy") or {}),
         store=read_store(data),
@@ -70,7 +70,7 @@ def _declare(
     if by_name is None:
         find_type(node)
     nodes = [node] if following is None else [node, following]
-    text = json.dumps([each.data for each in nodes], sort_keys=True)
+    text = json.dumps([each.data for each in nodes], sort_keys=True, ensure_ascii=False)
     inputs = {source: input_pattern(patterns[source])}
     read = {found[1] or found[2] for found in _NAMED.finditer(text)}
     inputs |= {name: input_pattern(patterns[name]) for name in patterns if name in read}
@@ -93,7 +93,7 @@ def _declare(
                     note_conditions(entity, [node])
                     return SKIP
                 made = masked(made, held)
-            if "output_path" in text and node.type == "run_command":
+            if "output_path" in text and nodes[-1].type == "run_command":
                 if not output.is_file():
                     raise BuildError("the command ended, and has written no file at {{output_path}}")
                 return output.read_bytes()

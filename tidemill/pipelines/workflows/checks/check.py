@@ -25,7 +25,6 @@ from tidemill.pipelines.workflows.checks.check_data import (
 from tidemill.pipelines.workflows.checks.kinds import (
     AGENT_FIELDS,
     FILE,
-    LABELS,
     LINK_FIELDS,
     NODE_FIELDS,
     NOT_OF_PIPELINES,
@@ -81,7 +80,7 @@ def _file_problems(data: Mapping[str, Any]) -> Iterator[WorkflowProblem]:
     for field in ("nodes", "connections", "stages"):
         if data.get(field) is not None and not isinstance(data[field], list):
             yield WorkflowProblem((field,), f"{field} are a list")
-    yield from _unknown(data, (*known, *LABELS, "stages" if "stages" in data else "nodes", "connections"), ())
+    yield from _unknown(data, (*known, "stages" if "stages" in data else "nodes", "connections"), ())
     for field in ("settings", "retryPolicy"):
         if field in known:
             yield from _unknown(data.get(field), known[field]["properties"], (field,))
@@ -183,7 +182,11 @@ def _link_problems(
     is_if = type == "if"
     for field, known in (("sourceConnectorId", _OUT), ("targetConnectorId", _IN)):
         connector = str(link.get(field) or "")
-        if not connector or known.fullmatch(connector.lower()):
+        found = known.fullmatch(connector.lower())
+        is_second = (
+            is_if and found is not None and field == "sourceConnectorId" and (found[2] or "0").strip("-_:") != "0"
+        )
+        if not connector or (found is not None and not is_second):
             continue
         if field == "sourceConnectorId" and connector in _EXITS and is_if:
             continue
@@ -272,6 +275,11 @@ def _one_stage(stage: Mapping[str, Any], place: Path, before: set[str]) -> Itera
     node = stage.get("node")
     kind = stage.get("type") or ("transform" if "node" in stage else "source")
     if kind == "source":
+        for field in ("input", "node", "then"):
+            if stage.get(field) is not None:
+                yield WorkflowProblem((*place, field), f"a source is made from nothing: it has no {field}", "unknown")
+        if stage.get("validation"):
+            yield WorkflowProblem((*place, "validation"), "this has no effect: a source is not made here", "note")
         return
     if kind != "transform":
         yield WorkflowProblem((*place, "type"), f"{kind!r} is neither source nor transform")

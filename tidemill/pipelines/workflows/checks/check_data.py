@@ -16,6 +16,7 @@ from tidemill.pipelines.workflows.checks.kinds import (
     OUTWARD,
     PINNED,
     REFUSED_FIELDS,
+    USES_CREDENTIAL,
     Fields,
     fields_of,
 )
@@ -25,6 +26,7 @@ from tidemill.pipelines.workflows.expressions.javascript import (
     bare,
     check_expression,
     expressions_in,
+    is_open,
     names_in,
     required_roots,
 )
@@ -39,12 +41,11 @@ _BARE = {("if", "condition"), ("transform", "expression")}
 
 
 def data_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterator[WorkflowProblem]:
-    if data.get("pinned") and "pinnedOutput" in data:
-        return  # A pinned node does not run.
     fields = fields_of(type)
-    for group in NEEDS.get(type, ()):
+    is_pinned = bool(data.get("pinned")) and "pinnedOutput" in data  # It does not run.
+    for group in () if is_pinned else NEEDS.get(type, ()):
         if all(data.get(name) in (None, "") for name in group):
-            message = group[0] if len(group) == 1 else " or ".join(group[:2])
+            message = " or ".join(name for name in group[:2] if not (fields or {}).get(name, {}).get("deprecated"))
             yield WorkflowProblem((*place, group[0]) if group[0] in data else place, f"{message} is missing")
     for name, value in data.items():
         schema = (fields or {}).get(name) or PINNED.get(name)
@@ -52,11 +53,18 @@ def data_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterator[W
             message = _misfit(value, schema)
             if message is not None:
                 yield WorkflowProblem((*place, name), message)
+            yield from _entry_problems(value, schema, (*place, name))
+            first = data.get(schema.get("of", name))
+            if value not in (None, "", first) and first not in (None, ""):
+                yield WorkflowProblem((*place, name), f"this is another name for {schema['of']}, which is there, too")
         elif fields is not None and type not in OPEN:
             hint = did_you_mean(name, fields)
             yield WorkflowProblem((*place, name), f"{type} does not read the field {name!r}{hint}", "unknown")
-        if value not in (None, "", [], {}) and name in REFUSED_FIELDS.get(type, {}):
+        if not is_pinned and value not in (None, "", [], {}) and name in REFUSED_FIELDS.get(type, {}):
             yield WorkflowProblem((*place, name), REFUSED_FIELDS[type][name])
+        elif value and name == "credentialName" and type in FIELDS and type not in USES_CREDENTIAL:
+            message = f"{type} logs in nowhere, and uses no credential: {', '.join(USES_CREDENTIAL)} do"
+            yield WorkflowProblem((*place, name), message, "note")
         elif value and name in IDLE_FIELDS.get(type, {}):
             yield WorkflowProblem((*place, name), IDLE_FIELDS[type][name], "note")
     if type == "state_transform" and data.get("transform") and str(data["transform"]) not in TRANSFORMS:
@@ -65,7 +73,18 @@ def data_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterator[W
         yield WorkflowProblem((*place, "transform"), f"{message}: until it does, every build fails", "note")
     if data.get("stateType") and "(" in str(data.get("filter") or ""):
         yield WorkflowProblem((*place, "filter"), "this filter is not understood")
-    yield from json_problems(type, data, place)
+    if not is_pinned:
+        yield from json_problems(type, data, place)
+
+
+def _entry_problems(value: Any, schema: Mapping[str, Any], place: Path) -> Iterator[WorkflowProblem]:
+    """Fields that nothing reads in the entries of a list of objects."""
+    known = schema.get("items", {}).get("properties")
+    for at, each in enumerate(value if known and isinstance(value, list) else ()):
+        for name in each if isinstance(each, Mapping) else ():
+            if name not in known:
+                message = f"the field {name!r} is not understood{did_you_mean(name, known)}"
+                yield WorkflowProblem((*place, at, name), message, "unknown")
 
 
 def template_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterator[WorkflowProblem]:
@@ -150,6 +169,9 @@ def expression_problems(type: str, data: Mapping[str, Any], place: Path, roots: 
         fields = [name for name in data if name != "pinnedOutput"]
     for name in fields:
         value = data[name]
+        if is_open(value):
+            yield WorkflowProblem((*place, name), "a {{ has no }}; the text {{ itself is written as {{'{{'}}")
+            continue
         if (type, name) in _BARE and isinstance(value, str) and value.strip():
             found: Iterable[str] = [bare(value)]
         else:

@@ -44,7 +44,7 @@ def _number(about: str, **more: Any) -> dict[str, Any]:
 
 
 def _other_name(of: str, type: str = "string") -> dict[str, Any]:
-    return {"type": type, "description": f"Another name for {of}.", "deprecated": True}
+    return {"type": type, "description": f"Another name for {of}.", "deprecated": True, "of": of}
 
 
 _SCAN: Fields = {
@@ -367,6 +367,7 @@ def transforms() -> list[str]:
     return sorted(TRANSFORMS)
 
 
+_LABEL = {"type": ["string", "number"], "description": "For readers, and the product that it comes from.", "rare": True}
 #: The top-level fields of a file, by its form.
 FILE: dict[str, dict[str, Any]] = {
     "name": _text("What it is called; without it, the file's name."),
@@ -391,9 +392,11 @@ FILE: dict[str, dict[str, Any]] = {
             },
         },
     },
+    "id": _LABEL,
+    "version": _LABEL,
 }
 STAGED: dict[str, dict[str, Any]] = {
-    **{name: FILE[name] for name in ("name", "mode", "stateRoot", "stateStore", "scanInterval", "description")},
+    **{name: FILE[name] for name in FILE if name != "settings"},
     "maxConcurrentEntities": _number("How many entities are built at once.", minimum=1),
     "retryPolicy": {
         "type": "object",
@@ -404,8 +407,6 @@ STAGED: dict[str, dict[str, Any]] = {
         },
     },
 }
-#: Fields that only name or place things.
-LABELS = ("id", "version")
 #: The fields of a stage; those of its node depend on the node's type.
 STAGE: dict[str, dict[str, Any]] = {
     "name": _text("What people call it; without it, its id.", rare=True),

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import _quickjs as quickjs  # The package around it starts a thread when it is imported.
 
 from tidemill.core.errors import ConfigError
+from tidemill.pipelines.workflows.expressions.native_limits import LIMITS
 
 LONGEST = 10_000
 SECONDS = 1.0  # of processor time
@@ -35,18 +36,20 @@ KEPT = 500  # compiled expressions per thread
 MOST_ENDS = 50  # places at which a {{ may end
 
 _ROOT = re.compile(
-    r"(?<![\w$])(?<![\w$)\]]\.)\$(?:\s*(?:\?\.|\.)\s*([A-Za-z_][\w$]*)|\s*(?:\?\.)?\[\s*(['\"])(.*?)\2\s*\]|)"
+    r"(?<![\w$])(?<![\w$)\]]\.)\$(?:\s*(?:\?\.|\.)\s*([^\W\d][\w$]*)|\s*(?:\?\.)?\[\s*(['\"])(.*?)\2\s*\]|)"
 )
 _STRING = re.compile(r"'(?:\\.|[^'\\\n])*'|\"(?:\\.|[^\"\\\n])*\"")
-_REQUIRED = re.compile(r"(?<![\w$])(?<![\w$)\]]\.)\$\s*\.\s*([A-Za-z_][\w$]*)(?![\w$])(?!\s*\?[.?])")
+_REQUIRED = re.compile(r"(?<![\w$])(?<![\w$)\]]\.)\$\s*\.\s*([^\W\d][\w$]*)(?![\w$])(?!\s*\?[.?])")
 _SECRET = re.compile(r"(?<![\w.])\$(env|credentials)\b(?:\.([A-Za-z_][\w-]*)|\[\s*['\"]([^'\"]+)['\"]\s*\])?")
 
 #: Names that expressions may use beside `$`.
 NAMES = ("$env", "$credentials", "$params", "output_path", "codeHash", "currentCodeHash")
 
 #: Freezes what JavaScript brings along, so that no expression changes it for another; then makes `compile` and `run`.
-_PRELUDE = """
+_PRELUDE = (
+    """
 (() => {
+  "use strict";
   const parse = JSON.parse, write = JSON.stringify, Code = Function;
   const own = Object.prototype.hasOwnProperty, words = String.prototype;
   const asText = ['toJSON', 'toString', 'valueOf', Symbol.toPrimitive];
@@ -93,7 +96,7 @@ _PRELUDE = """
     }
     return value;
   };
-  JSON.stringify = (value, ...rest) => write(small(value), ...rest);
+  JSON.stringify = (value, by, space) => write(small(value), Array.isArray(by) ? long(by) : by, space);
   const compile = (text) => Code('$', NAMES, '"use strict"; return (\\n' + text + '\\n);');
   const run = (code, context, names) => {
     const value = code(enter(parse(context)), ...parse(names));
@@ -102,6 +105,7 @@ _PRELUDE = """
     if (typeof value === 'function' || typeof value === 'symbol') return 2;
     return value instanceof Promise ? 3 : write(small(value));
   };
+LIMITS
   for (const [owner, name] of [
     [Date, 'toLocaleDateString'], [Date, 'toLocaleTimeString'], [Date, 'toLocaleString'], [Number, 'toLocaleString'],
   ]) {
@@ -125,7 +129,10 @@ _PRELUDE = """
   for (const each of [globalThis, compile, (async () => 0), (function* () {}), (async function* () {})]) freeze(each);
   return (wanted) => (wanted === 'run' ? run : compile);
 })()
-""".replace("NAMES", ", ".join(f"'{name}'" for name in NAMES)).replace("MOST", str(MOST_PARTS))
+""".replace("LIMITS", LIMITS)
+    .replace("NAMES", ", ".join(f"'{name}'" for name in NAMES))
+    .replace("MOST", str(MOST_PARTS))
+)
 
 _here = threading.local()
 _names: ContextVar[Mapping[str, Any]] = ContextVar("tidemill_expression_names", default=MappingProxyType({}))
@@ -226,7 +233,7 @@ def _reason(error: BaseException) -> str:
     if "interrupted" in message:
         return f"it takes longer than {SECONDS:g} s"
     # The engine throws null where even an error would need more memory.
-    if "out of memory" in message or message == "null" or isinstance(error, MemoryError):
+    if "out of memory" in message or message in ("null", "[uninitialized]") or isinstance(error, MemoryError):
         del _here.engine
         return f"the result would be too large: it needs more than {MOST_MEMORY >> 20} MB"
     return message
@@ -333,7 +340,7 @@ def fill(value: Any, context: Mapping[str, Any], **names: Any) -> Any:
     if isinstance(value, list):
         return [fill(each, context, **names) for each in value]
     if isinstance(value, Mapping):
-        return {key: fill(each, context, **names) for key, each in value.items()}
+        return {_filled(key, context, names): fill(each, context, **names) for key, each in value.items()}
     return value
 
 
@@ -387,8 +394,18 @@ def expressions_in(value: Any) -> Iterator[str]:
         for each in value:
             yield from expressions_in(each)
     elif isinstance(value, Mapping):
-        for each in value.values():
+        for name, each in value.items():
+            yield from expressions_in(str(name))
             yield from expressions_in(each)
+
+
+def is_open(value: Any) -> bool:
+    """Whether a `{{` of a text, also inside lists and objects, has no `}}`."""
+    if isinstance(value, str):
+        return "{{" in replace_holes(value, lambda _: "")
+    if isinstance(value, Mapping):
+        return any(is_open(name) or is_open(each) for name, each in value.items())
+    return isinstance(value, list) and any(is_open(each) for each in value)
 
 
 def roots_of(text: str) -> set[str]:

@@ -16,7 +16,7 @@ from urllib.parse import quote, quote_plus, unquote, urlsplit
 from tidemill.core.codec import MASK
 from tidemill.engine.secrets.credentials import read_credentials
 from tidemill.engine.secrets.environment import allowed_env
-from tidemill.pipelines.workflows.expressions.javascript import bare, expressions_in, names_in, naming
+from tidemill.pipelines.workflows.expressions.javascript import bare, current_names, expressions_in, names_in, naming
 from tidemill.pipelines.workflows.nodes import Node, NodeError
 
 #: The credential of a kind of node that names none.
@@ -56,6 +56,11 @@ def masked(value: Any, credentials: Mapping[str, Mapping[str, str]]) -> Any:
     """A value in which every secret of these credentials is masked, also as it is sent: encoded."""
     secrets = {form for held in credentials.values() for form in _forms(held)}
     return _masked(value, sorted(secrets, key=len, reverse=True)) if secrets else value
+
+
+def excerpt(text: str, most: int) -> str:
+    """The beginning of a text for an error, masked before it is cut: no part of a secret is left at its end."""
+    return masked(text.strip(), current_names().get("$credentials") or {})[:most]
 
 
 def _forms(held: Mapping[str, str]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -20,23 +21,39 @@ from tidemill.core.errors import ConfigError
 from tidemill.pipelines.workflows.expressions.javascript import Hole, alone_in, find_holes, replace_holes
 
 _ASSIGNMENT = re.compile(r"\w+=")
+#: Variables that choose which program, or which code of it, is run.
+_CHOOSES_CODE = re.compile(
+    r"(PATH|IFS|ENV|BASH_ENV|SHELL|PAGER|EDITOR|LD_\w+|PYTHON\w+|PERL5\w+|RUBY\w+|NODE_\w+|GIT_\w+)=\Z"
+)
 
 #: Words after which the next word is a command as well.
 _WRAPPERS = {
     "if", "then", "else", "elif", "while", "until", "do", "!", "{", "time", "exec", "command", "builtin", "env", "sudo",
-    "doas", "nohup", "nice", "setsid", "timeout", "xargs", "stdbuf", "chroot", "busybox", "ionice", "flock",
+    "doas", "nohup", "nice", "setsid", "timeout", "xargs", "stdbuf", "chroot", "busybox", "ionice", "flock", "strace",
+    "taskset", "chrt", "unshare", "nsenter", "runuser", "gosu", "systemd-run", "xvfb-run",
     "-exec", "-execdir", "-ok", "-okdir",
 }  # fmt: skip
+#: How many words stand before the command that these run; and the options whose value is a word of its own.
+_OPERANDS = {"chroot": 1, "flock": 1, "taskset": 1, "gosu": 1, "timeout": 1, "chrt": 1}
+_VALUED = {
+    "sudo": "ughpCDRT", "doas": "uC", "env": "uC", "xargs": "InPLsadE", "nice": "n", "ionice": "cnp", "stdbuf": "ioe",
+    "timeout": "sk", "flock": "wE", "exec": "a", "strace": "eopsu", "runuser": "u", "unshare": "R", "systemd-run": "pu",
+}  # fmt: skip
 _SHELLS = {"sh", "bash", "dash", "ash", "zsh", "ksh", "fish"}
-#: Commands whose arguments are read as a program: every argument, the first one, or the one after an option.
-_ALWAYS = {"eval", "source", ".", "ssh", "su", "at", "batch", "watch", "trap", "script"}
+#: Commands whose arguments are read as a program: every argument, or the first one and those after these options.
+_ALWAYS = {"eval", "source", ".", "ssh", "su", "at", "batch", "watch", "trap", "script", "make", "gmake", "parallel"}
 _FIRST = {"awk", "gawk", "mawk", "nawk", "sed", "jq"}
-_BY_OPTION = re.compile(r"(python[\d.]*|perl|ruby|node|nodejs|php|lua|deno|psql|sqlite3|mysql|vim?|ed|ex)\Z")
+_PROGRAM = re.compile(r"(-e|-f|--expression|--file|--source|--from-file)\Z")
+_LANGUAGE = re.compile(r"(python[\d.]*|perl|ruby|node|nodejs|php|lua|deno)\Z")
+_BY_OPTION = re.compile(rf"({_LANGUAGE.pattern[:-2]}|psql|sqlite3|mysql|vim?|ed|ex)\Z")
 _OPTION = re.compile(r"-\w*[ceErpf]\w*\Z|--(eval|exec|command|execute|print)\b")
-
+#: Languages whose program sees further words as arguments, and opens none of them by itself.
+_TAKES_ARGUMENTS = re.compile(r"(python[\d.]*|node|nodejs)\Z")
 
 #: Commands that read a program from their input, unless they are given one in another way.
 _BY_INPUT = _SHELLS | {"psql", "mysql", "sqlite3", "at", "batch", "bc", "ed", "ex"}
+_INPUT = ("-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
+_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*|[0-9@*])")
 
 
 class TemplateError(ConfigError):
@@ -64,17 +81,28 @@ class _Command(msgspec.Struct):
     """The places of words that are run: the command, and what `sudo` or `xargs` run."""
     word: str | None = None
     wants_name: bool = True
+    skips: int = 0
+    """How many words the wrapper takes before the command that it runs."""
 
     def end_word(self) -> None:
         word, self.word = self.word, None
         if word is None:
             return
-        if self.wants_name and not _ASSIGNMENT.match(word) and not word.startswith(("-", ">", "<")):
+        if self.wants_name and self.names and len(word) == 2 and word[0] == "-":
+            self.skips += word[1] in _VALUED.get(self.name(self.names[-1]), "")
+        elif self.wants_name and self.skips and not word.startswith("-"):
+            self.skips -= 1
+        elif self.wants_name and not _ASSIGNMENT.match(word) and not word.startswith(("-", ">", "<")):
+            name = word.rpartition("/")[2]
             self.names.append(len(self.words))
-            self.wants_name = word.rpartition("/")[2] in _WRAPPERS or word.replace(".", "", 1).isdigit()
+            self.wants_name = name in _WRAPPERS or word.replace(".", "", 1).isdigit()
+            self.skips = _OPERANDS.get(name, 0)
         elif word in ("-exec", "-execdir", "-ok", "-okdir"):
             self.wants_name = True
         self.words.append(word)
+
+    def name(self, at: int) -> str:
+        return self.words[at].rpartition("/")[2]
 
     def could_be_option(self) -> bool:
         """Whether the command could read a word that begins here with a value as an option."""
@@ -82,41 +110,82 @@ class _Command(msgspec.Struct):
             return False
         return not takes_no_options(self.words[self.names[-1] :]) if self.names else False
 
-    def check_beside(self, hole: str) -> None:
-        """Refuse a command that could run a value that another command of the script passes on."""
+    def check_beside(self, hole: str, script: str = "") -> None:
+        """Refuse a command that could run a value that another command of the script, or its input, passes on."""
         for at in self.names:
-            name, after = self.words[at].rpartition("/")[2], self.words[at + 1 :]
-            is_interpreter = _BY_OPTION.match(name) is not None
+            name, after = self.name(at), self.words[at + 1 :]
+            operands = [each for each in after if not each.startswith("-")]
+            takes_input = not operands or operands[0] in _INPUT
             if (
-                name in {"eval", "source", ".", "trap"}
-                or (name in _SHELLS and any(_OPTION.match(each) and "c" in each for each in after))
+                name in {"eval", "source", ".", "trap", "parallel"}
+                or (name in _SHELLS and (takes_input or any(re.match(r"-\w*[cs]", each) for each in after)))
                 or (name in _BY_INPUT and all(each.startswith("-") and each != "-f" for each in after))
                 or (name in {"psql", "mysql", "sqlite3"} and not any(_OPTION.match(each) for each in after))
-                or (is_interpreter and not after)
+                or (name in _FIRST and any(one == "-f" and two in _INPUT for one, two in pairwise(after)))
+                or (_LANGUAGE.match(name) and takes_input and not any(_is_program(each) for each in after))
+                or (name == "xargs" and self.wants_name and at != self.names[-1])
             ):
                 raise TemplateError(
                     f"{{{{{hole}}}}} is in a script in which {name} runs a text as a program: "
                     "write what it runs into a script of your own, and pass the value as its argument"
                 )
+            if _is_assigned(self.words[at], script):
+                raise TemplateError(
+                    f"{{{{{hole}}}}} is in a script that runs what a variable holds, {self.words[at]}: "
+                    "write the command in the text"
+                )
 
     def check_hole(self, hole: str) -> None:
         word = self.word or ""
-        if self.wants_name and not _ASSIGNMENT.match(word) and not word.startswith((">", "<", "-")):
+        is_assignment = _ASSIGNMENT.match(word) is not None
+        if self.wants_name and not self.skips and not is_assignment and not word.startswith((">", "<", "-")):
             raise TemplateError(f"{{{{{hole}}}}} would name the command that is run: write the command in the text")
-        for at in self.names:
-            name = self.words[at].rpartition("/")[2]
-            after = [each for each in self.words[at + 1 :] if not each.startswith("-")]
-            options = [each for each in (*self.words[at + 1 :], self.word or "") if _OPTION.match(each)]
-            if (
-                name in _ALWAYS
-                or (name in _FIRST and not after and self.words[-1] != "-v")
-                or (name in _SHELLS and any("c" in each for each in options))
-                or (_BY_OPTION.match(name) and options)
-            ):
+        if (self.wants_name or "export" in self.words) and _CHOOSES_CODE.match(word):
+            raise TemplateError(
+                f"{{{{{hole}}}}} would choose which program is run, by {word[:-1]}: write it in the text"
+            )
+        for at in range(len(self.words)):
+            if self._is_program_of(at, word):
                 raise TemplateError(
-                    f"{{{{{hole}}}}} would become part of a program that {name} runs: "
+                    f"{{{{{hole}}}}} would become part of a program that {self.name(at)} runs: "
                     "pass the value as an argument of your own script, or by stdin"
                 )
+
+    def _is_program_of(self, at: int, word: str) -> bool:
+        """Whether the command whose name is at this place would read a value after `word` as its program."""
+        name, after = self.name(at), self.words[at + 1 :]
+        operands = [each for each in after if not each.startswith("-")]
+        is_shell, is_run = name in _SHELLS, at in self.names
+        if is_run and (name in _ALWAYS or (name == "sqlite3" and operands)):
+            return True
+        if is_run and name in _FIRST:
+            last = after[-1] if after else ""
+            return (not operands and last != "-v") or _PROGRAM.match(last) is not None or word.startswith("--")
+        if not is_shell and not _BY_OPTION.match(name):
+            return False
+        options = [each for each in (*after, word) if _OPTION.match(each) and ("c" in each or not is_shell)]
+        if options:  # Also where it is run elsewhere: docker exec web sh -c ...
+            given = after[len(after) - after[::-1].index(options[-1]) :] if options[-1] in after else []
+            return not any(not each.startswith("-") for each in given) or not (is_shell or _TAKES_ARGUMENTS.match(name))
+        return (
+            is_run and (is_shell or _LANGUAGE.match(name) is not None) and len(operands) < (2 if name == "deno" else 1)
+        )
+
+
+def _is_program(option: str) -> bool:
+    """Whether an option of a language says what it runs, or that it runs nothing."""
+    return _OPTION.match(option) is not None or option in ("-m", "--version", "-V", "--help")
+
+
+def _is_assigned(word: str, script: str) -> bool:
+    """Whether a word is a variable that the script assigns: it could hold a value."""
+    name = _VARIABLE.match(word)
+    if name is None:
+        return False
+    own = re.escape(name[1])
+    return name[1] in "0123456789@*" or bool(
+        re.search(rf"(?<![\w$]){own}=|\bfor\s+{own}\b|\bread\b[^;|&\n]*\b{own}\b", script)
+    )
 
 
 def takes_no_options(words: Sequence[str]) -> bool:
@@ -134,8 +203,8 @@ def check_option(value: str) -> None:
         )
 
 
-def shell_template(text: str) -> SafeTemplate:
-    """A script for `sh -c`, whose parameters are the values of its expressions."""
+def shell_template(text: str, given: str | None = None) -> SafeTemplate:
+    """A script for `sh -c`, whose parameters are the values of its expressions; `given` is one in its input."""
     made: list[str] = []
     expressions: list[str] = []
     guarded: set[int] = set()
@@ -167,10 +236,11 @@ def shell_template(text: str) -> SafeTemplate:
             raise TemplateError("{{…}} follows a $ or a parenthesis, where its value could become a program: move it")
         made.append(text[at : at + step])
         at += step
+    beside = expressions[0] if expressions else given
     for each in (*ended, *commands):
         each.end_word()
-        if expressions:
-            each.check_beside(expressions[0])
+        if beside is not None:
+            each.check_beside(beside, text)
     return SafeTemplate("".join(made), tuple(expressions), frozenset(guarded))
 
 
@@ -217,8 +287,10 @@ def _shell_step(
         return 2 if char == "$" else 1
     elif pair == "${":
         stack.append("${")
+        command.word = (command.word or "") + pair
         return 2
     elif mode == "${":
+        command.word = (command.word or "") + char
         if char == "}":
             stack.pop()
     elif char == "`":
@@ -237,7 +309,9 @@ def _shell_step(
     elif char == ")" and mode in ("(", "$("):
         stack.pop()
         ended.append(commands.pop())
-        if mode == "$(":
+        if text[at - 1] == "(":  # The definition of a function, whose body follows.
+            commands[-1] = _Command()
+        elif mode == "$(":
             commands[-1].word = (commands[-1].word or "") + "\0"  # What it prints.
     elif char == "#" and command.word is None:
         end = text.find("\n", at)
@@ -343,16 +417,29 @@ def filled_path(text: str, value_of: Callable[[str], str]) -> str:
     return replace_holes(text, part)
 
 
+def _check_words(words: Sequence[str], given: str | None) -> None:
+    """Refuse a list of words that is run as it is, where a value could become a program."""
+    command = _Command()
+    for word in words:
+        for hole in find_holes(word):
+            command.word = word[: hole.start]
+            command.check_hole(hole.expression)
+        command.word = word
+        command.end_word()
+    if given is not None:
+        command.check_beside(given)
+
+
 def check_templates(type: str, data: dict[str, Any]) -> None:
     """Refuse a node whose values could become a program."""
     command, query = data.get("command"), data.get("query")
-    if type == "run_command" and isinstance(command, str) and data.get("args") is not None:
-        if find_holes(command):
-            raise TemplateError(f"{command!r} would name the command that is run: write the command in the text")
-    elif type == "run_command" and isinstance(command, str):
-        shell_template(command)
-    elif type == "run_command" and isinstance(command, list) and command and find_holes(str(command[0])):
-        raise TemplateError(f"{command[0]!r} would name the command that is run: write the command in the list")
+    if type == "run_command" and command:
+        given = next((hole.expression for hole in find_holes(str(data.get("stdin") or ""))), None)
+        if isinstance(command, list) or data.get("args") is not None:
+            first = command if isinstance(command, list) else [command]
+            _check_words([str(each) for each in (*first, *(data.get("args") or ()))], given)
+        else:
+            shell_template(str(command), given)
     elif type == "postgres_query":
         for field in ("url", "urlVariable"):
             if find_holes(str(data.get(field) or "")):

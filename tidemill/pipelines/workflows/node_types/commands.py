@@ -9,13 +9,14 @@ from typing import Any
 from tidemill.core.errors import ConfigError
 from tidemill.engine.containment.external_command import run_external_command
 from tidemill.pipelines.workflows.expressions.javascript import current_names, evaluate, fill, shown
+from tidemill.pipelines.workflows.expressions.names import excerpt
 from tidemill.pipelines.workflows.expressions.safe_templates import (
     check_option,
     filled_path,
     shell_template,
     takes_no_options,
 )
-from tidemill.pipelines.workflows.nodes import node_type
+from tidemill.pipelines.workflows.nodes import node_type, number_of
 
 PATIENCE = 300.0
 
@@ -40,7 +41,7 @@ async def run_command(data: dict[str, Any], item: dict[str, Any]) -> Any:
         raise ConfigError("a value for the command holds a NUL character, which no argument can hold")
     folder = data.get("workingDirectory")
     where = None if not folder else filled_path(str(folder), lambda each: shown(evaluate(each, item)))
-    patience = float(data.get("timeout") or PATIENCE)
+    patience = number_of(data, "timeout", PATIENCE)
     given = shown(data.get("stdin", "")).encode()
     try:
         ended = await run_external_command(words, given, timeout=patience, cwd=where)
@@ -54,7 +55,7 @@ async def run_command(data: dict[str, Any], item: dict[str, Any]) -> Any:
         "returnCode": ended.status,
     }
     if ended.status != 0 and not data.get("mayFail"):
-        raise ConfigError(f"the command ended with {ended.status}: {made['stderr'].strip()[:500]}")
+        raise ConfigError(f"the command ended with {ended.status}: {excerpt(made['stderr'], 500)}")
     return made
 
 

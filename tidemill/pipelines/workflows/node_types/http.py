@@ -12,8 +12,10 @@ from urllib.parse import urlencode
 from tidemill.core.errors import ConfigError
 from tidemill.core.web.public_url import site_of
 from tidemill.engine.outbound_http import HttpAnswer, OutboundHttpError, RefusedAddressError, fetch
+from tidemill.pipelines.workflows.expressions.javascript import fill, shown
+from tidemill.pipelines.workflows.expressions.names import excerpt
 from tidemill.pipelines.workflows.node_types.values import fill_json, pairs
-from tidemill.pipelines.workflows.nodes import credential_of, node_type
+from tidemill.pipelines.workflows.nodes import credential_of, node_type, number_of
 
 PATIENCE = 30.0
 _FORM = "application/x-www-form-urlencoded"
@@ -24,9 +26,9 @@ def http(data: dict[str, Any], item: dict[str, Any]) -> Any:
     """Sends an HTTP request; `error` says why it failed, if it did."""
     url = str(data["url"])
     headers = {"User-Agent": "tidemill", **_authorization(data)}
-    headers |= {name: str(value) for name, value in pairs(data.get("headers"), "headers").items()}
+    headers |= {name: shown(value) for name, value in pairs(data.get("headers"), "headers").items()}
     body = _body(data, item, headers)
-    timeout = float(data.get("timeout") or PATIENCE)
+    timeout = number_of(data, "timeout", PATIENCE)
     made: dict[str, Any] = {"status": None, "statusText": "", "headers": {}, "body": None, "url": url}
     try:
         answer = fetch(str(data.get("method") or "GET").upper(), url, body, headers, timeout=timeout)
@@ -36,7 +38,9 @@ def http(data: dict[str, Any], item: dict[str, Any]) -> Any:
         return _failed({**made, "error": str(error)}, data)
     made |= {"status": answer.status, "statusText": answer.reason, "headers": answer.headers, "body": _content(answer)}
     if answer.status >= 300:
-        return _failed({**made, "error": f"{site_of(url)} answered {answer.status}: {answer.text(200)}"}, data)
+        return _failed(
+            {**made, "error": f"{site_of(url)} answered {answer.status}: {excerpt(answer.text(), 200)}"}, data
+        )
     return made
 
 
@@ -72,14 +76,20 @@ def _body(data: Mapping[str, Any], item: Mapping[str, Any], headers: dict[str, s
         return None if body is None else body.encode() if isinstance(body, str) else json.dumps(body).encode()
     if mode == "none":
         return None
-    kind = next((value for name, value in headers.items() if name.lower() == "content-type"), None)
+    kind = next(
+        (value.partition(";")[0].strip() for name, value in headers.items() if name.lower() == "content-type"), None
+    )
     if kind is None:
         headers["Content-Type"] = "application/json"
     if mode == "fields":
         fields = pairs(data.get("body_fields"), "body_fields")
-        return (urlencode(fields) if kind == _FORM else json.dumps(fields)).encode()
+        return (
+            urlencode({name: shown(value) for name, value in fields.items()}) if kind == _FORM else json.dumps(fields)
+        ).encode()
     given = data.get("json_body")
-    return json.dumps(fill_json(given, item) if isinstance(given, str) and given.strip() else given).encode()
+    return json.dumps(
+        fill_json(given, item) if isinstance(given, str) and given.strip() else fill(given, item)
+    ).encode()
 
 
 def _authorization(data: Mapping[str, Any]) -> dict[str, str]:

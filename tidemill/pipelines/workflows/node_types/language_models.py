@@ -10,7 +10,7 @@ from typing import Any
 
 from tidemill.core.errors import ConfigError
 from tidemill.pipelines.workflows.llm import ask
-from tidemill.pipelines.workflows.nodes import node_type
+from tidemill.pipelines.workflows.nodes import node_type, number_of
 
 _FENCED = re.compile(r"```(?:json)?\s*\n(.*?)\n\s*```", re.DOTALL)
 
@@ -18,7 +18,7 @@ _FENCED = re.compile(r"```(?:json)?\s*\n(.*?)\n\s*```", re.DOTALL)
 @node_type("llm", expands=True)
 async def llm(data: dict[str, Any], item: dict[str, Any]) -> Any:
     """Calls a language model: `response` is its answer; with `json`, the value in it."""
-    text = await _ask(data, limit=int(data.get("maxTokens") or data.get("max_tokens") or 2000))
+    text = await _ask(data, limit=_limit(data, "maxTokens" if data.get("maxTokens") else "max_tokens", 2000))
     if data.get("json"):
         return _parsed(text)
     return {"response": text, "content": text}
@@ -33,7 +33,7 @@ async def claude_agent(data: dict[str, Any], item: dict[str, Any]) -> Any:
 @node_type("claude_json", expands=True)
 async def claude_json(data: dict[str, Any], item: dict[str, Any]) -> Any:
     """Calls a language model that answers in JSON; each entry of a list is an item."""
-    return _parsed(await _ask(data, limit=int(data.get("max_tokens") or 4096)))
+    return _parsed(await _ask(data, limit=_limit(data, "max_tokens", 4096)))
 
 
 def _parsed(text: str) -> Any:
@@ -43,6 +43,10 @@ def _parsed(text: str) -> Any:
         return json.loads(fenced[1] if fenced else text)
     except ValueError as error:
         raise ConfigError(f"the model's answer is not JSON: {error}: {text[:200]!r}") from error
+
+
+def _limit(data: dict[str, Any], field: str, default: int) -> int:
+    return int(number_of(data, field, default))
 
 
 async def _ask(data: dict[str, Any], *, limit: int) -> str:

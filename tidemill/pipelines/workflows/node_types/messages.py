@@ -11,6 +11,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.core.web.public_url import site_of
 from tidemill.engine.outbound_http import OutboundHttpError, fetch
 from tidemill.engine.outbound_mail import OutboundMailError, send_mail
+from tidemill.pipelines.workflows.expressions.names import excerpt
 from tidemill.pipelines.workflows.nodes import credential_of, node_type
 
 PATIENCE = 20.0
@@ -60,7 +61,7 @@ def _post(url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Any:
     except OutboundHttpError as error:
         raise ConfigError(str(error)) from error
     if answer.status >= 300:
-        raise ConfigError(f"{site_of(url)} answered {answer.status}: {answer.text(200)}")
+        raise ConfigError(f"{site_of(url)} answered {answer.status}: {excerpt(answer.text(), 200)}")
     try:
         return json.loads(answer.body)
     except ValueError:

@@ -12,7 +12,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.pipelines.workflows.expressions.javascript import evaluate, shown
 from tidemill.pipelines.workflows.expressions.safe_templates import sql_template
 from tidemill.pipelines.workflows.node_types.values import pairs
-from tidemill.pipelines.workflows.nodes import credential_of, node_type
+from tidemill.pipelines.workflows.nodes import credential_of, node_type, number_of
 
 _NAMED = re.compile(r"%\(([^)]+)\)s|%%")
 
@@ -76,7 +76,7 @@ def _address(data: Mapping[str, Any]) -> dict[str, Any]:
         return {"dsn": held["url"]}
     return {
         "host": held.get("server") or held.get("host"),
-        "port": int(held.get("port") or 5432),
+        "port": int(number_of(held, "port", 5432)),
         "database": held.get("database"),
         "user": held.get("user") or held.get("username"),
         "password": held.get("password"),

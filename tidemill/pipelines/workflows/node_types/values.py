@@ -48,13 +48,13 @@ def set_fields(data: dict[str, Any], item: dict[str, Any]) -> Any:
 @node_type("transform", raw=("expression",))
 def transform_item(data: dict[str, Any], item: dict[str, Any]) -> Any:
     """Returns the value of its expression as `result`."""
-    return {"result": evaluate(bare(str(data["expression"])), item)}
+    return {"result": evaluate(bare(shown(data["expression"])), item)}
 
 
 @node_type("if", raw=("condition",))
 def decide(data: dict[str, Any], item: dict[str, Any]) -> Any:
     """Lets an item through if its condition holds; a connection named false takes the others."""
-    return is_true(bare(str(data["condition"])), item)
+    return is_true(bare(shown(data["condition"])), item)
 
 
 def pairs(given: Any, field: str) -> dict[str, Any]:

@@ -134,8 +134,8 @@ export function WorkflowRuns({ path, text, name, isPipeline, isSaved, hasErrors,
           <p className="row">
             <Link to={`/jobs/${job.data.id}`}>Job {job.data.id}</Link> <State state={outcome ?? job.data.state} /> <Ago at={job.data.created_at} />
           </p>
-          {error !== null && !shown?.nodes.some((each) => each.error === error) && <pre className="trace">{error}</pre>}
-          {shown?.nodes.filter((each) => chosen === null || each.name === chosen).map((each) => <NodeView key={each.name} node={each} onPin={mayDraft ? onPin : null} />)}
+          {error !== null && <pre className="trace">{error}</pre>}
+          {shown?.nodes.filter((each) => chosen === null || each.name === chosen).map((each) => <NodeView key={each.name} node={each} said={error} onPin={mayDraft ? onPin : null} />)}
           {shown?.stages.filter((each) => chosen === null || each.stage === chosen).map((each) => <StageView key={each.stage} stage={each} />)}
         </div>
       )}
@@ -143,7 +143,8 @@ export function WorkflowRuns({ path, text, name, isPipeline, isSaved, hasErrors,
   );
 }
 
-function NodeView({ node, onPin }: { node: NodeResult; onPin: Props["onPin"] | null }) {
+/** What a node returned, or why it failed, unless that is `said` already. */
+function NodeView({ node, said, onPin }: { node: NodeResult; said: string | null; onPin: Props["onPin"] | null }) {
   const value = node.outputs.length === 1 ? node.outputs[0] : node.outputs;
   return (
     <section aria-label={`Output of ${node.name}`}>
@@ -157,7 +158,7 @@ function NodeView({ node, onPin }: { node: NodeResult; onPin: Props["onPin"] | n
           </Button>
         )}
       </h3>
-      {node.error !== null && <pre className="trace">{node.error}</pre>}
+      {node.error !== null && node.error !== said && <pre className="trace">{node.error}</pre>}
       {node.inputs && node.inputs.length > 0 && (
         <details>
           <summary>Input</summary>

@@ -96,7 +96,16 @@ export function Workbench({ path, file, first, kinds, files, onReload }: Props) 
 
   const places = useMemo(() => {
     const automatic = autoLayout(diagram);
-    return new Map(diagram.boxes.map((each) => [each.id, (format.storesPositions ? each.position : moved[each.id]) ?? automatic.get(each.id) ?? { x: 0, y: 0 }]));
+    const taken = new Set<string>();
+    return new Map(
+      diagram.boxes.map((each) => {
+        const stored = (format.storesPositions ? each.position : moved[each.id]) ?? null;
+        const key = stored && `${stored.x} ${stored.y}`;
+        const isHidden = key !== null && taken.has(key); // A file of another program may place all boxes at one point.
+        if (key !== null) taken.add(key);
+        return [each.id, (isHidden ? null : stored) ?? automatic.get(each.id) ?? { x: 0, y: 0 }];
+      }),
+    );
   }, [diagram, moved, format]);
 
   useEffect(() => saveDraft(path, isChanged && text !== first ? { version: base.version, base: base.text, text } : null), [path, text, first, base, isChanged]);

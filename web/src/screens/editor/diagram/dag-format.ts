@@ -79,7 +79,7 @@ export const dagFormat: FileFormat = {
       if (path[2] === "deps") return each === old ? name : each;
       if (field === "$from") return each.replace(new RegExp(`^(\\$\\.)?${old.replaceAll("-", "\\-")}(?![\\w-])`), `$1${name}`);
       if (path[2] === "skip_if" && path.length === 3) return each.replaceAll(new RegExp(`(?<![.\\w'"])${old.replaceAll("-", "\\-")}(?![\\w-])`, "g"), name);
-      return renamed(each, old, name);
+      return renamed(each, old, name, false);
     };
     entries(data, "nodes").forEach((node, at) => {
       if (at !== box.at && old) for (const field of ["deps", "args", "map", "prompt", "skip_if"]) edits.push(...rewrite(node[field], ["nodes", at, field], change));

@@ -113,10 +113,16 @@ export function rewrite(value: unknown, path: Step[], change: (text: string, pat
   return [];
 }
 
-/** Rename the first part of paths in a text: `$.old.x` becomes `$.new.x`. */
-export function renamed(text: string, before: string, after: string): string {
+/** Rename the first part of paths in a text: `$.old.x` becomes `$.new.x`, or `$['a new'].x` where that is not a name in JavaScript. */
+export function renamed(text: string, before: string, after: string, isScript = true): string {
   const name = before.replaceAll(/[.*+?^${}()|[\]\\]/g, "\\$&");
-  return text.replaceAll(new RegExp(`(\\$\\.)${name}(?![\\w-])`, "g"), `$1${after.replaceAll("$", "$$$$")}`);
+  const quoted = (quote: string) => quote + after.replaceAll("\\", "\\\\").replaceAll(quote, `\\${quote}`) + quote;
+  const isPlain = !isScript || /^[\p{L}_][\p{L}\p{N}_]*$/u.test(after);
+  const members = new RegExp(`\\$(\\??\\.)${name}(?![\\w$]|-[A-Za-z_])|\\$((?:\\?\\.)?\\[\\s*)(['"])${name}\\3`, "gu");
+  return text.replaceAll(members, (_, dot: string | undefined, open: string, quote: string) => {
+    if (dot === undefined) return `$${open}${quoted(quote)}`;
+    return isPlain ? `$${dot}${after}` : `$${dot === "?." ? dot : ""}[${quoted(after.includes("'") ? '"' : "'")}]`;
+  });
 }
 
 /** Whether a node returns its pinned output and does nothing. */
