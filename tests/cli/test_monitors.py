@@ -163,6 +163,8 @@ def test_a_silence_a_switch_a_pause_and_a_reset_are_one_command_each(folder: Pat
     assert "trigger=hot" in run(folder, "monitor", "silence").stdout
     misspelt = run(folder, "monitor", "silence", "trigger=ho")
     assert (misspelt.returncode, "did you mean 'hot'?" in misspelt.stderr) == (1, True), misspelt.stderr
+    unknown = run(folder, "monitor", "silence", "entity=oven*", "--monitor", "machine")
+    assert (unknown.returncode, "did you mean 'machines'?" in unknown.stderr) == (1, True), unknown.stderr
     assert run(folder, "monitor", "silence", "--end", "1").returncode == 0
     assert run(folder, "monitor", "trigger", "hot", "off").returncode == 0
     assert told(folder, "status")[0]["off"] == ["hot"]

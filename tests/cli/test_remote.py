@@ -59,7 +59,8 @@ class Mill(NamedTuple):
 
 @pytest.fixture(scope="module")
 def mill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mill]:
-    folder = make_folder(tmp_path_factory.mktemp("mill"), WEB_APP.read_text())
+    folder = make_folder(tmp_path_factory.mktemp("mill"), WEB_APP.read_text() + "\napp.monitor(make_ovens())\n")
+    (folder / "ovens.jsonl").touch()
     up = Process(folder, "up", "app.py", "--trust-local")
     asking = None
     try:
@@ -275,7 +276,9 @@ def test_what_was_asked_for_is_done_once_though_the_answer_was_lost(mill: Mill) 
     assert [job["id"] for job in mill.told("jobs", "--tag", "once")] == [int(done.stdout)]
     keys = {headers["Idempotency-Key"] for method, _, headers in lossy.asked if method == "POST"}
     assert (len(lossy.asked), len(keys)) == (3, 1)
-    silence = mill.there("monitor", "silence", "trigger=hot", "--monitor", "oven", role="operator").stdout.split()[1]
+    began = mill.there("monitor", "silence", "trigger=hot", "--monitor", "ovens", role="operator")
+    assert began.returncode == 0, began.stderr
+    silence = began.stdout.split()[1]
     with relay(mill.asking, lost=1) as lossy:
         ended = mill.there("monitor", "silence", "--end", silence, role="operator", TIDEMILL_SERVER=lossy.url)
     assert (ended.stdout, len(lossy.asked)) == (f"silence {silence} has ended\n", 2), ended.stderr

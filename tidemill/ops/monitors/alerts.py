@@ -231,8 +231,7 @@ async def silence_alerts(tx: Transaction, args: SilenceAlerts) -> SilenceAdded:
     now = time.time()
     ends = now + parse_duration(args.lasts, what="lasts")
     number = await store.add_silence(tx, args.name, args.matchers, starts_at=now, ends_at=ends, comment=args.comment)
-    if (trigger := args.matchers.get("trigger")) is not None:
-        await require_trigger(tx, args.name, trigger, fnmatchcase)
+    await require_trigger(tx, args.name, args.matchers.get("trigger", "*"), fnmatchcase)
     return SilenceAdded(number, _moment(ends))
 
 
