@@ -280,11 +280,11 @@ class Database:
             connection = await self._patiently(pool.take, None)
             try:
                 yield connection
-            except Exception as error:
+            except BaseException as error:
                 _leave_read_only(pool, error)
+                await pool.give_back(connection, settled=False)
                 raise
-            finally:
-                await pool.give_back(connection)
+            await pool.give_back(connection)
 
     @asynccontextmanager
     async def transaction(self, *, patience: float | None = None) -> AsyncIterator[Executor]:
@@ -321,9 +321,12 @@ class Database:
             pool = self._opened()
             connection = await pool.take()
             try:
-                return await work(connection)
-            finally:
-                await pool.give_back(connection)
+                result = await work(connection)
+            except BaseException:
+                await pool.give_back(connection, settled=False)
+                raise
+            await pool.give_back(connection)
+            return result
 
         with self._own_errors():
             return await self._patiently(once, patience)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
+import asyncpg
 import pytest
 
 from tests.support import eventually, value
@@ -97,6 +99,25 @@ async def test_a_call_that_is_cancelled_leaves_its_turn_to_the_next(
     second.cancel()  # In the moment in which it was given the connection.
     async with asyncio.timeout(PATIENCE):
         assert tuple(await third or ()) == (3,)
+
+
+async def test_a_statement_that_was_parsed_and_not_executed_leaves_no_transaction_open(database: Database) -> None:
+    async def wrong_argument() -> None:
+        with pytest.raises(asyncpg.DataError):
+            await database.fetch("SELECT state FROM tidemill.run WHERE id = $1", "seven")  # It has no such type.
+
+    async def cancel_between_the_two() -> None:
+        async with database.acquire() as connection:
+            prepared = await connection.prepare("SELECT state FROM tidemill.run WHERE id = $1")
+            raise asyncio.CancelledError(prepared)
+
+    for leave_open in (wrong_argument, cancel_between_the_two):
+        with suppress(asyncio.CancelledError):
+            await leave_open()
+        async with database.transaction() as connection:
+            await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        assert await value(database, "SELECT count(*) FROM pg_locks WHERE relation = 'tidemill.run'::regclass") == 0
+        assert size_of(database) == 1
 
 
 async def test_a_statement_that_is_cancelled_has_ended_when_its_connection_is_used_again(database: Database) -> None:

@@ -73,12 +73,16 @@ class Pool:
             return connection
         return await self._open()
 
-    async def give_back(self, connection: asyncpg.Connection) -> None:
-        """Let another call have the connection, if its state is known."""
+    async def give_back(self, connection: asyncpg.Connection, *, settled: bool = True) -> None:
+        """Let another call have the connection, if its state is known.
+
+        It is not `settled` if the call has failed: then its last statement may still be running, or may have been
+        parsed and not executed, which leaves its transaction open and the driver unaware of it.
+        """
         protocol: Any = connection._protocol  # pyright: ignore[reportAttributeAccessIssue]
         try:
-            if protocol is not None and protocol._is_cancelling():
-                await connection.execute("SELECT")  # It waits for the end of the statement that was cancelled.
+            if not settled or (protocol is not None and protocol._is_cancelling()):
+                await connection.execute("SELECT")  # It waits for a cancelled statement, and ends such a transaction.
         except BaseException as error:
             connection.terminate()
             if not isinstance(error, Exception):
