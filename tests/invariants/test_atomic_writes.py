@@ -276,6 +276,42 @@ async def test_blocks_that_a_job_opens_at_the_same_time_all_commit_with_its_resu
     await app.close()
 
 
+async def test_a_block_does_not_wait_for_itself_when_its_own_tasks_open_blocks(
+    database_url: str, database: Database
+) -> None:
+    await database.fetch("CREATE TABLE purchase (id integer)")
+    app = make_app(database_url)
+    left: list[asyncio.Task[None]] = []
+
+    @app.task(queue="pay", name="pay", budget="20s")
+    async def pay() -> None:
+        async def write(number: int) -> None:
+            async with current_job().transaction() as connection:
+                await connection.execute("INSERT INTO purchase VALUES ($1)", number)
+                with contextlib.suppress(RuntimeError):
+                    async with current_job().transaction():
+                        await connection.execute("INSERT INTO purchase VALUES (99)")
+                        raise RuntimeError
+
+        async def write_later(event: asyncio.Event) -> None:
+            await event.wait()
+            await write(9)
+
+        after = asyncio.Event()
+        async with current_job().transaction():
+            await asyncio.gather(*map(write, range(3)))
+            await asyncio.wait_for(asyncio.create_task(write(3)), timeout=10)
+            left.append(asyncio.create_task(write_later(after)))
+        after.set()
+        await asyncio.gather(*left, *map(write, range(4, 7)))
+
+    async with running_worker(app, queues=("pay",)):
+        await (await app.enqueue(pay.call()))
+    rows = await database.fetch("SELECT id FROM purchase ORDER BY id")
+    assert [row["id"] for row in rows] == [0, 1, 2, 3, 4, 5, 6, 9]
+    await app.close()
+
+
 async def test_a_job_that_has_another_owner_by_now_writes_nothing(database_url: str, database: Database) -> None:
     await database.fetch("CREATE TABLE purchase (id integer)")
     app = make_app(database_url)

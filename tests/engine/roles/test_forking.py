@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.support.cli import PATIENCE, Process, make_folder
@@ -33,7 +35,7 @@ def child(spec):
         "masked": len(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
         "files": [os.path.realpath(f"/proc/self/fd/{{each}}") for each in os.listdir("/proc/self/fd")],
         "command": open("/proc/self/cmdline").read().split(chr(0))[:3],
-        "atexit": "not mine",
+        "atexit": "not mine", "idle": supervisor.threads.is_idle,
     }}
     print(json.dumps(seen), flush=True)
     {then}
@@ -116,6 +118,29 @@ def test_no_copy_is_made_while_a_thread_of_the_supervisor_works(tmp_path: Path) 
     seen, said = supervise(tmp_path, "return 0", during="await asyncio.sleep(0); loop.run_in_executor(None, busy)")
     assert not seen
     assert "unknown command 'one'" in said
+
+
+@pytest.mark.parametrize("steps", range(1, 4))
+def test_a_thread_that_begins_to_work_while_a_copy_is_being_made_is_not_at_work_in_it(
+    tmp_path: Path, steps: int
+) -> None:
+    during = f"[await asyncio.sleep(0) for _ in range({steps})]; loop.run_in_executor(None, busy)"
+    seen, said = supervise(tmp_path, "return 0", during=during)
+    assert seen or "unknown command 'one'" in said
+    assert all(each["idle"] for each in seen)
+
+
+def test_a_supervisor_that_ends_while_a_copy_loads_the_application_ends_that(tmp_path: Path, database_url: str) -> None:
+    folder = make_folder(tmp_path / "shop", database_url=database_url)
+    (folder / "app.py").write_text("import os, time\nprint('loading', os.getpid(), flush=True)\ntime.sleep(600)\n")
+    process = Process(folder, "worker", "app.py")
+    try:
+        copy = psutil.Process(int(process.line("loading").split()[-1]))
+        assert copy.pid != process.pid
+        process.signal(signal.SIGTERM)
+        assert psutil.wait_procs([copy], timeout=PATIENCE)[1] == []
+    finally:
+        process.close()
 
 
 def test_a_supervisor_loads_no_code_of_the_application(tmp_path: Path, database_url: str) -> None:

@@ -37,3 +37,12 @@ def test_the_tasks_of_a_step_see_the_same_in_the_same_order_when_it_runs_again(n
         except Exception as error:
             error.add_note(again(FILE, name, seed))
             raise
+
+
+@pytest.mark.filterwarnings("error::tidemill.flows.simulate.ReplayedValueWarning")
+def test_what_a_process_does_that_has_lost_the_run_is_no_value_that_counts() -> None:
+    """It stands still, another one runs the step to its next wait, and then it goes on until it hears of that."""
+    faults = drawn(730_031, happened=undisturbed("EditsBeside").happened)
+    outcome = simulate(LANES["EditsBeside"].workflow, seed=730_031, faults=faults, **LANES["EditsBeside"].options)
+    assert any("stands still" in entry for entry in outcome.history)
+    assert outcome.result() == [["a", "a", "b", "b", "c", "c"], 3]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import signal
 import socket
@@ -22,7 +21,7 @@ from typing import Protocol
 import msgspec
 
 from tidemill.engine.containment.cancellation import end
-from tidemill.engine.roles.forking import CopiedChild, start_copy
+from tidemill.engine.roles.forking import CopiedChild, end_with_parent, start_copy
 
 #: The modules that run as helpers: each has a function `main`, which is given the words of its command line.
 HELPERS = ENGINE, ISOLATED_CHILD = "tidemill.streams.engine.process", "tidemill.engine.worker.isolated_child"
@@ -30,7 +29,6 @@ HELPERS = ENGINE, ISOLATED_CHILD = "tidemill.streams.engine.process", "tidemill.
 LARGEST = 1 << 20
 _FILES = 4  # the control socket, and what the helper has as its standard files
 _KILL = b"kill"
-_PR_SET_PDEATHSIG = 1
 _asking: socket.socket | None = None
 
 
@@ -186,9 +184,9 @@ class ForkService:
 
     async def _start(self, data: bytes, files: list[int]) -> CopiedChild | None:
         request = msgspec.msgpack.decode(data, type=HelperRequest)
-        if request.module not in HELPERS or len(files) != _FILES or not self._can_copy():
+        if request.module not in HELPERS or len(files) != _FILES:
             return None
-        return await _start(request, files[1:])
+        return await _start(request, files[1:], self._can_copy)
 
 
 async def _kill_on_request(control: socket.socket, helper: CopiedChild) -> None:
@@ -199,7 +197,7 @@ async def _kill_on_request(control: socket.socket, helper: CopiedChild) -> None:
         kill_group(helper.pid)
 
 
-async def _start(request: HelperRequest, files: Sequence[int]) -> CopiedChild:
+async def _start(request: HelperRequest, files: Sequence[int], can_copy: Callable[[], bool]) -> CopiedChild | None:
     main = import_module(request.module).main
     supervisor = os.getpid()
 
@@ -217,15 +215,7 @@ async def _start(request: HelperRequest, files: Sequence[int]) -> CopiedChild:
         return 0
 
     title = ("tidemill", request.module, *request.words)
-    return await start_copy(run, title=title, environment={}, output=None, files=files)
-
-
-def end_with_parent(parent: int | None = None) -> None:
-    """In a helper, at its start: be killed when the process that started it ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if parent not in (None, os.getppid()):
-        raise SystemExit(0)  # It was gone before we asked.
+    return await start_copy(run, can_copy=can_copy, title=title, environment={}, output=None, files=files)
 
 
 def kill_group(pid: int) -> None:

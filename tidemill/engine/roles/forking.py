@@ -49,6 +49,8 @@ CAN_COPY = _can_copy()
 OURS, OTHERS = "tidemill.", ("tidemill.integrations", "tidemill.testing")
 COMMANDS = "tidemill.cli"
 
+_PR_SET_PDEATHSIG = 1
+
 #: In a copy that is asked: the memory for its answer, and the modules that its parent has.
 _answering: tuple[int, set[str]] | None = None
 
@@ -104,8 +106,10 @@ def _ask(run: Callable[[], int], kind: type[T]) -> tuple[int, T | None]:
     global _answering
     flush_output()
     memory = os.memfd_create("tidemill-answer")
+    parent = os.getpid()
     pid = _fork()
     if pid == 0:
+        end_with_parent(parent)
         _answering = (memory, set(sys.modules))
         status = run()
         atexit._run_exitfuncs()
@@ -173,20 +177,25 @@ class CopiedChild:
 async def start_copy(
     run: Callable[[], int],
     *,
+    can_copy: Callable[[], bool],
     title: Sequence[str],
     environment: Mapping[str, str],
     output: int | None,
     files: Sequence[int],
-) -> CopiedChild:
+) -> CopiedChild | None:
     """Start a copy of this process in a session of its own, which runs this and ends with the status that it returns.
 
-    It reads nothing, writes to `output` (None: where this process does), and keeps of all open files only these.
+    It reads nothing, writes to `output` (None: where this process does), and keeps of all open files only these. None
+    if no copy can be made at the moment.
     """
     loop = asyncio.get_running_loop()
-    started: asyncio.Future[CopiedChild] = loop.create_future()
+    started: asyncio.Future[CopiedChild | None] = loop.create_future()
 
     def start() -> None:
         if started.done():  # Cancelled.
+            return
+        if not can_copy():
+            started.set_result(None)
             return
         flush_output()
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -208,6 +217,14 @@ def prepare_copies() -> None:
     """Make what all copies need, and leave it out of garbage collections, which would write to its pages."""
     gc.collect()
     gc.freeze()
+
+
+def end_with_parent(parent: int | None = None) -> None:
+    """In a child, at its start: be killed when the process that started it ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if parent not in (None, os.getppid()):
+        raise SystemExit(0)  # It was gone before we asked.
 
 
 def flush_output() -> None:

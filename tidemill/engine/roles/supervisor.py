@@ -214,11 +214,12 @@ class Supervisor(msgspec.Struct, eq=False):
         self, spec: ChildSpec, environment: Mapping[str, str], output: int | None, files: tuple[int, ...]
     ) -> Child:
         """A child, as a copy of this process if that is possible now."""
-        run, words = self.run_child, spec.command[len(PYTHON) :]
-        if run is not None and self._can_copy():
-            return await start_copy(
-                lambda: run(spec), title=("tidemill", *words), environment=environment, output=output, files=files
-            )
+        if (run := self.run_child) is not None and self.threads is not None:
+            title = ("tidemill", *spec.command[len(PYTHON) :])
+            given = {"title": title, "environment": environment, "output": output, "files": files}
+            copy = await start_copy(lambda: run(spec), can_copy=self._can_copy, **given)
+            if copy is not None:
+                return copy
         return await asyncio.create_subprocess_exec(
             *spec.command,
             stdin=asyncio.subprocess.DEVNULL,

@@ -24,7 +24,7 @@ from tidemill.engine.application.lifespan import Lifespan, LifespanError
 from tidemill.engine.application.load_app import load_app
 from tidemill.engine.containment.memory_limit import limited_memory
 from tidemill.engine.jobs.task import TaskRegistry, encode_result
-from tidemill.engine.roles.fork_service import end_with_parent
+from tidemill.engine.roles.forking import end_with_parent
 from tidemill.engine.telemetry.logs import configure_logs
 from tidemill.engine.telemetry.tracing import continuing
 from tidemill.engine.worker.context import RunningJob, enter_job

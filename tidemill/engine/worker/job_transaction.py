@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from tidemill.core.jobs.job import Finish
@@ -15,6 +16,22 @@ from tidemill.store.jobs.claims.claims import finish_jobs
 PATIENCE = 30.0
 
 
+class Block:
+    """A block of writes, and the lock of those inside it: savepoints only nest, so blocks side by side take turns."""
+
+    __slots__ = ("around", "is_over", "lock", "transaction")
+
+    def __init__(self, transaction: JobTransaction, around: Block | None = None) -> None:
+        self.transaction = transaction
+        self.around = around
+        self.lock = asyncio.Lock()
+        self.is_over = False
+
+
+#: The block in which the calling code, or the code that has started its asyncio task, has opened the last one.
+_entered: ContextVar[Block] = ContextVar("tidemill_block")
+
+
 class JobTransaction:
     """Opened when the task first asks for it; one statement in it finishes the job, if its worker still owns it."""
 
@@ -23,24 +40,32 @@ class JobTransaction:
         self._worker_id = worker_id
         self._connection: Connection | None = None
         self._transaction: Any = None
-        self._block = asyncio.Lock()
-        self._owner: asyncio.Task[Any] | None = None
+        self._whole = Block(self)
 
     @asynccontextmanager
     async def block(self) -> AsyncIterator[Connection]:
-        """One block of the task's writes; those of other asyncio tasks wait, since savepoints only nest."""
-        me = asyncio.current_task()
-        if self._owner is me:
-            async with (connection := await self.open()).transaction():
-                yield connection
-            return
-        async with self._block:
-            self._owner = me
-            try:
+        """One block of the task's writes, inside the block that the calling code is in."""
+        while True:
+            around = self._innermost()
+            async with around.lock:
+                if around.is_over:  # Its end came first.
+                    continue
                 async with (connection := await self.open()).transaction():
-                    yield connection
-            finally:
-                self._owner = None
+                    block = Block(self, around)
+                    _entered.set(block)
+                    try:
+                        yield connection
+                    finally:
+                        async with block.lock:  # Tasks that it has not waited for may have blocks inside it.
+                            block.is_over = True
+                return
+
+    def _innermost(self) -> Block:
+        """The innermost block that the calling code is in."""
+        block = _entered.get(self._whole)
+        while block.is_over and block.around is not None:
+            block = block.around
+        return block if block.transaction is self else self._whole
 
     async def open(self) -> Connection:
         """The connection, in a transaction that stays open until the job has ended."""

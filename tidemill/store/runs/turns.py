@@ -124,7 +124,7 @@ class _Turns:
         more: list[RunTurn] = []
         for turn in turns:
             (same if turn.is_only_ticks else more).append(turn)
-        self._over = [turn for turn in more if turn.state is not None and turn.state != "needs_attention"]
+        self.over = [turn for turn in more if turn.state is not None and turn.state != "needs_attention"]
         self._add_heads(same, more)
         self._add_ticks()
         if more:
@@ -133,7 +133,7 @@ class _Turns:
             self._add_inbox(more)
             self._add_asks(more)
             self._add_jobs(more)
-        if self._over:
+        if self.over:
             self._add_ends()
         self.parameters.append(len(turns))
 
@@ -176,7 +176,7 @@ class _Turns:
         if same:
             self._add_same(same)
             found.append("same")
-        if changed or self._over:
+        if changed or self.over:
             self._add_changed(changed)
             found.append("changed")
         if born:
@@ -366,13 +366,13 @@ born AS (
             self.news.append(_STOPPED.format("stops"))
 
     def _add_ends(self) -> None:
-        given = self._array("bigint", [turn.run_id for turn in self._over])
+        given = self._array("bigint", [turn.run_id for turn in self.over])
         self.parts.append(f"""
 over AS MATERIALIZED (SELECT id FROM mine WHERE id = ANY ({given})),
 ended AS (DELETE FROM tidemill.inbox WHERE run_id = ANY (ARRAY(SELECT id FROM over))),
 {relatives_sql("changed")}""")
         self.news += [NOTIFY_RUNS, ORPHANED]
-        if any(turn.reaches_out for turn in self._over):
+        if any(turn.reaches_out for turn in self.over):
             self.parts.append(_CLEAR_AWAY)
             self.news.append(_STOPPED.format("left_over"))
 
@@ -471,7 +471,7 @@ async def commit_turn(
     turn = _Turns(owner, number, turns)
     ((found, *_),) = await connection.fetch(database.sql(turn.statement), *turn.parameters)
     mine = {each.run_id for each in turns} if found is None else set(found)
-    if stopped := [each.run_id for each in turns if each.stops and each.state is not None and each.run_id in mine]:
+    if stopped := [each.run_id for each in turn.over if each.stops and each.run_id in mine]:
         await connection.execute(database.sql(_STOP_FOLLOWING), stopped)
     if turn.throttled_keys:  # If the owner dies here, maintenance admits them.
         await connection.execute(database.sql(ADMIT_THROTTLED), turn.throttled_keys)

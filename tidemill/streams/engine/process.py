@@ -22,7 +22,7 @@ from tidemill.engine.containment.blocked_time import watch_stalls
 from tidemill.engine.containment.cancellation import AGAIN, end as end_tasks
 from tidemill.engine.containment.exit_status import EXIT_MISCONFIGURED, exit_now
 from tidemill.engine.event_wait import wait_for_event
-from tidemill.engine.roles.fork_service import end_with_parent
+from tidemill.engine.roles.forking import end_with_parent
 from tidemill.engine.settings import load_settings
 from tidemill.engine.telemetry.logs import configure_logs
 from tidemill.engine.telemetry.tracing import configure_tracing
