@@ -26,9 +26,7 @@ USE_RECORDED_EVERY = 60.0
 class Authenticator:
     """Finds callers of one application. A token or cookie that was found a moment ago is not read again."""
 
-    def __init__(
-        self, database: Database, application: str, *, trust_local: bool = False, provider: str | None = None
-    ) -> None:
+    def __init__(self, database: Database, application: str, *, trust_local: bool, provider: str | None = None) -> None:
         self.tries = LoginAttempts(most=10, within=300.0)
         self.wrong_tokens = LoginAttempts(most=30, within=60.0)
         self.provider = provider

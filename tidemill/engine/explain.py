@@ -28,7 +28,7 @@ def explain_job(job: Job) -> list[str]:
     return [explain_origin(job), *batch, *explain(job)]
 
 
-def explain_run(row: Mapping[str, Any], holders: Sequence[int] = (), rate: Mapping[str, Any] | None = None) -> str:
+def explain_run(row: Mapping[str, Any], holders: Sequence[int], rate: Mapping[str, Any] | None) -> str:
     """The state of a flow's run in a sentence: `holders` are the runs with the slots that it may wait for."""
     if row["state"] not in ("running", "needs_attention"):
         return explain_run_end(row)

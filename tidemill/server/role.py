@@ -46,8 +46,8 @@ class ApiServer:
         database: FairDatabase,
         settings: ServerSettings,
         *,
-        on_url: Callable[[str, str | None], None] | None = None,
-        others: Callable[[str], Awaitable[ServerState]] | None = None,
+        on_url: Callable[[str, str | None], None] | None,
+        others: Callable[[str], Awaitable[ServerState]] | None,
     ) -> None:
         self.settings = settings.validate()
         self.server_state = ServerState(app, database, self.settings)

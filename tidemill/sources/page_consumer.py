@@ -91,7 +91,7 @@ class PageConsumer:
         *,
         part: str,
         numbered: bool,
-        lease: float = LEASE,
+        lease: float,
     ) -> None:
         """`numbered`: records have no positions of their own and are counted; a position is stored page by page."""
         self._source, self._reader, self._context = source, reader, context
@@ -217,9 +217,7 @@ class WindowConsumer:
 
     transactional = True
 
-    def __init__(
-        self, source: Source, reader: PageReader, context: SourceContext, *, part: str, lease: float = LEASE
-    ) -> None:
+    def __init__(self, source: Source, reader: PageReader, context: SourceContext, *, part: str, lease: float) -> None:
         self._source, self._reader, self._context, self._part = source, reader, context, part
         self._lease = ReaderLease(source.name, part, context, lease, self._lost)
         self._sweeps = _Sweeps(source, reader)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("tidemill.server")
 
 
-def run_maintenance(app: str | None, *, given: Mapping[str, str], metrics: str | None = None) -> int:
+def run_maintenance(app: str | None, *, given: Mapping[str, str], metrics: str | None) -> int:
     """Maintenance and schedules."""
 
     def make() -> Part:
@@ -173,7 +173,7 @@ def run_server(
     return run_role(make)
 
 
-def load_monitors(app: str, given: Mapping[str, str], metrics: str | None = None) -> App:
+def load_monitors(app: str, given: Mapping[str, str], metrics: str | None) -> App:
     """An application that declares monitors."""
     known = application(app, given, metrics=metrics)
     require_database(known.settings)

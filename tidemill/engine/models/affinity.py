@@ -72,7 +72,7 @@ def _in_order(heads: list[Head], is_cold: Callable[[Head], bool]) -> list[Head]:
 class Affinity:
     """A worker's preference for its loaded models, and when it last switched them."""
 
-    def __init__(self, models: ModelCache, patience: float, clock: Clock, *, lowest_first: bool = False) -> None:
+    def __init__(self, models: ModelCache, patience: float, clock: Clock, *, lowest_first: bool) -> None:
         self.models = models
         self._lowest_first = lowest_first
         self.patience = patience

@@ -82,7 +82,7 @@ class MonitorDriver:
         watch: Monitor,
         task: Task[Any, Any] | None = None,
         *,
-        clock: Clock = SYSTEM_CLOCK,
+        clock: Clock,
         heartbeat: float = 3.0,
         reached: Callable[[str], None] = lambda stage: None,
         record: CrashRecord | None = None,

@@ -36,7 +36,7 @@ class Pool:
         self,
         connect: Callable[[], Awaitable[asyncpg.Connection]],
         max_size: int,
-        asked_at: Callable[[float], float] = lambda now: now,
+        asked_at: Callable[[float], float],
     ) -> None:
         """Of the calls that wait, the one that was `asked_at` the earliest time comes first."""
         self.opening_seconds = USUAL_OPENING

@@ -275,7 +275,7 @@ async def match_unacked(database: Database, which: UnackedFilter, *, limit: int)
     return [row["id"] for row in await database.fetch(MATCH_UNSEEN, *which.arguments(), limit)]
 
 
-async def ack_unacked(reader: Reader, which: UnackedFilter, *, at: float, note: str | None = None) -> list[int]:
+async def ack_unacked(reader: Reader, which: UnackedFilter, *, at: float, note: str | None) -> list[int]:
     """Acknowledge all that match now, in batches; returns which. Alerts that are opened meanwhile are left alone."""
     if which.up_to is None:
         newest = (await reader.fetch(NEWEST_ALERT))[0]["id"]

@@ -260,9 +260,7 @@ async def show_states(
     return await database.fetch(SHOW_STATES, monitor, limit, None if entities is None else list(entities), after)
 
 
-async def describe_states(
-    database: Database, monitor: str, *, after: str | None = None, limit: int
-) -> list[asyncpg.Record]:
+async def describe_states(database: Database, monitor: str, *, after: str | None, limit: int) -> list[asyncpg.Record]:
     """The same as people are shown it: the beginning of states that are too large for an answer."""
     return await database.fetch(DESCRIBE_STATES, monitor, limit, None, after)
 

@@ -223,7 +223,7 @@ async def move_cursor(
     part: str,
     owner: UUID,
     position: int | None,
-    note: str | None = None,
+    note: str | None,
     done: Sequence[Span] = (),
 ) -> bool:
     """Move a cursor; False if another dispatcher owns it by now."""

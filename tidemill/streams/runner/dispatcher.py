@@ -77,9 +77,7 @@ ServeStream = Callable[[Stream, LiveRequests, Database], AbstractAsyncContextMan
 class Dispatcher:
     """The work of a process that dispatches one stream."""
 
-    def __init__(
-        self, stream: Stream, database: Database, *, target: str | None = None, serve: ServeStream | None = None
-    ) -> None:
+    def __init__(self, stream: Stream, database: Database, *, target: str | None, serve: ServeStream | None) -> None:
         """`target` is the program or file that declares the stream, for its engines to load.
 
         `serve` is needed if the stream has addresses for live requests.

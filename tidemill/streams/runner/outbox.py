@@ -45,7 +45,7 @@ async def store_outbox(
     outbox: Sequence[OutboxItem],
     *,
     exact: bool,
-    states: StateWriter | None = None,
+    states: StateWriter | None,
 ) -> list[int]:
     """Store all items; returns the ids of the jobs, in their order.
 
