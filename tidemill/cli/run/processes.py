@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("tidemill.server")
 
 
-def run_maintenance(app: str | None, *, given: Mapping[str, str], metrics: str | None) -> int:
+def run_maintenance(app: str | None, *, given: Mapping[str, str], metrics: str | None = None) -> int:
     """Maintenance and schedules."""
 
     def make() -> Part:
