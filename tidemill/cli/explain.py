@@ -48,7 +48,7 @@ def explain(
 ) -> None:
     """Explain anything: a job (7), a run (r7), a node (r7/NODE), a schedule, a state of a pipeline, an alert (a7)."""
     if (id is None) == (why_not is None):
-        raise ConfigError("say what to explain: an ID, or --why-not TRIGGER ENTITY")
+        raise ConfigError("name what to explain: an ID, or --why-not TRIGGER ENTITY")
     work = place if app is None else PipelineWork(app, None, place, needs_pipelines=False)
     if why_not is not None:
         wanted = WhyNot(trigger=why_not[0], entity=why_not[1], monitor=monitor)

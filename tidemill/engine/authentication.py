@@ -91,7 +91,7 @@ class Authenticator:
         ended: set[Caller] = set()
         for caller in callers:
             if caller.session_id is None and caller.token_id is None:
-                continue  # Its socket or machine is what it is known by.
+                continue  # The socket or the machine identifies this caller.
             by_id = tokens if caller.session_id is None else sessions
             holder = by_id.get(caller.token_id if caller.session_id is None else caller.session_id)  # pyright: ignore[reportArgumentType]
             now = None if holder is None else self.caller_of(holder)

@@ -140,7 +140,7 @@ class PageConsumer:
         held = self._lease.held
         if not self._waiting and (page := await self._sweeps.next(None, self._token)) is not None:
             if self._lease.held is not held:
-                return []  # Another process reads by now.
+                return []  # Another process has taken over the lease.
             self._token = page.token
             for record in page.records:
                 record.token = held
@@ -273,7 +273,7 @@ class WindowConsumer:
         now = time.time()
         for record in page.records:
             event = self._read(record, now)
-            if event.data is not None and event.at <= now:  # One wrong clock must not hide all that follows.
+            if event.data is not None and event.at <= now:  # An event from a wrong clock must not hide all later ones.
                 self._newest = event.at if self._newest is None else max(self._newest, event.at)
             token = f"{event.id}@{event.at!r}"
             if token in self._open or token in self._done:

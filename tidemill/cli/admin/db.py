@@ -254,7 +254,7 @@ def _own_chain(chains: Sequence[Chain], schema: str | None) -> Chain:
     meant = [chain for chain in chains if schema in (None, chain.schema)]
     if len(meant) != 1:
         names = ", ".join(str(chain.schema) for chain in chains) or "none"
-        raise ConfigError(f"say which migrations of the application with --chain: those of {names}")
+        raise ConfigError(f"name the application's migrations with --chain: {names}")
     return meant[0]
 
 

@@ -31,11 +31,11 @@ MOST_RUNS = 8
 
 def top(
     *,
-    once: Annotated[bool, Parameter(help="Print it once and leave.")] = False,
-    json: Annotated[bool, Parameter(help="Print one JSON document and leave.")] = False,
+    once: Annotated[bool, Parameter(help="Print it once and exit.")] = False,
+    json: Annotated[bool, Parameter(help="Print one JSON document and exit.")] = False,
     place: ServerOptions = ANYWHERE,
 ) -> None:
-    """Watch hosts, workers, queues and runs live; q or Ctrl-C leaves."""
+    """Watch hosts, workers, queues and runs live; q or Ctrl-C quits."""
     if not (once or json) and not sys.stdout.isatty():
         raise ConfigError("`tidemill top` needs a terminal to draw on: use --once or --json here")
     asyncio.run(_show(place, json) if once or json else _watch(place))

@@ -21,7 +21,7 @@ from tidemill.version import VERSION
 WIDE = 104
 STALE = 20.0
 BAR = 8
-FIRST = 14  # the first columns of all tables are at least so wide, to stand in one line
+FIRST = 14  # the least width of every table's first column, so that they line up
 WARN, ALARM = 0.75, 0.9
 
 
@@ -84,7 +84,7 @@ def size(number: float) -> str:
 
 def _title(scene: Scene, width: int, live: bool) -> Text:
     left = f"tidemill {VERSION} · {scene.where}"
-    right = f"{scene.at.astimezone():%H:%M:%S}" + (" · q leaves" if live else "")
+    right = f"{scene.at.astimezone():%H:%M:%S}" + (" · q quits" if live else "")
     room = max(10, width - len(right) - 2)
     left = left if len(left) <= room else f"{left[: room - 1]}…"
     return Text.assemble((left, "bold"), " " * (width - len(left) - len(right)), (right, "dim"), no_wrap=True)

@@ -56,7 +56,7 @@ def start(
         if is_file(what):
             new = _with_definition(new, load_dag(what))
     elif app is None:
-        raise ConfigError("say which application has the tasks: --app app.py")
+        raise ConfigError("name the application that has the tasks: --app app.py")
     else:
         known = application(app, place.arguments())
 
@@ -95,7 +95,7 @@ def rerun(
 ) -> int:
     """Start a new run that does again what did not succeed in another, and print its id."""
     if edit is not None and from_ is None:
-        raise ConfigError("--edit is for one node: say which with --from NODE")
+        raise ConfigError("--edit is for one node: name it with --from NODE")
     args = RerunDag(id=run_number(id), start=from_)
     if edit is not None:
         args = msgspec.structs.replace(args, edited=read_value(edit, "edited input"))

@@ -83,7 +83,7 @@ def draw(
     refs = known.declarations.hooks.ref_resolver if known else None
     if run is None:
         if what is None:
-            raise ConfigError("say what to draw: a file, the name of a dag, or --run r12")
+            raise ConfigError("name what to draw: a file, a dag, or --run r12")
         dag, nodes = asyncio.run(find_dag(what, known)), []
     else:
         found = place.do(get_dag_tree, GetTree(id=run_number(run)), app=known)
@@ -117,7 +117,7 @@ async def find_dag(what: str, known: App | None) -> Dag:
     if is_file(what):
         return load_dag(what, refs=None if known is None else known.declarations.hooks.ref_resolver)
     if known is None:
-        raise ConfigError(f"{what!r} is no file; to mean a dag of an application by its name, say --app app.py")
+        raise ConfigError(f"{what!r} is not a file; for a dag of an application, add --app app.py")
     found = await known.runs.find_dag(what)
     if found is None:
         declared = ", ".join(known.runs.dags) or "none"

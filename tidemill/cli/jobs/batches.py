@@ -94,7 +94,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
             try:
                 found.append(msgspec.json.decode(line, type=dict[str, Any]))
             except msgspec.MsgspecError as error:
-                raise PayloadError(f"line {number} of {path} is no JSON object: {error}") from error
+                raise PayloadError(f"line {number} of {path} is not a JSON object: {error}") from error
     return found
 
 

@@ -73,7 +73,7 @@ def pause(args: ControlWorkers, *, place: ServerOptions = ANYWHERE) -> None:
 def drain(
     args: ControlWorkers,
     *,
-    wait: Annotated[bool, Parameter(help="Wait until no job runs there any more.")] = False,
+    wait: Annotated[bool, Parameter(help="Wait until no job runs there.")] = False,
     place: ServerOptions = ANYWHERE,
 ) -> None:
     """Let workers take no more jobs and give back those that have not started; running ones finish."""

@@ -35,7 +35,7 @@ def backtest(
     since: Annotated[str | None, Parameter(help="The beginning of the span, as in 2026-03-02T08:00.")] = None,
     until: Annotated[str | None, Parameter(help="Its end; now, if not given.")] = None,
     last: Annotated[str, Parameter(help="In place of --since: this long before the end.")] = "1d",
-    trigger: Annotated[list[str] | None, Parameter(help="Only this trigger; say it again for more.")] = None,
+    trigger: Annotated[list[str] | None, Parameter(help="Only this trigger; may be repeated.")] = None,
     against: Annotated[
         str | None, Parameter(help="Another application with a monitor of the same name, to compare with: next.py.")
     ] = None,

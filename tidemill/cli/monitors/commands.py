@@ -136,7 +136,7 @@ async def tail(
     *,
     entity: Annotated[str | None, Parameter(help="Only of this entity.")] = None,
     lines: Shown = 20,
-    follow: Annotated[bool, Parameter(help="Go on showing what arrives.")] = False,
+    follow: Annotated[bool, Parameter(help="Keep showing what arrives.")] = False,
     json: Annotated[bool, Parameter(help="One JSON object a line.")] = False,
 ) -> None:
     """Show the newest events of a monitor's log, as they arrived."""

@@ -57,7 +57,7 @@ def _only(known: list[str]) -> str:
 def require_some(given: tuple[Any, ...]) -> None:
     """Raise if a command names nothing."""
     if not given:
-        raise ConfigError("say at least one")
+        raise ConfigError("give at least one")
 
 
 def pair(text: str) -> tuple[str, str]:

@@ -93,7 +93,9 @@ def run(
             "something is left undone."
         ),
     ] = False,
-    approve: Annotated[bool, Parameter(help="Also build what would wait for approval because it is so much.")] = False,
+    approve: Annotated[
+        bool, Parameter(help="Also build what would wait for approval because there is so much of it.")
+    ] = False,
     supervise: Supervise = True,
     allow_unknown: AllowUnknown = False,
     metrics: Metrics = None,
@@ -275,7 +277,7 @@ def trigger(
     for note in loaded.notes:
         sys.stderr.write(f"warning: {note}\n")
     if not loaded.triggers:
-        raise ConfigError(f"{file} is a pipeline, and nothing that is run once: `tidemill pipeline run {file}`")
+        raise ConfigError(f"{file} is a pipeline, not a workflow that runs once: `tidemill pipeline run {file}`")
     settings = place.settings()
     for workflow in loaded.triggers:
         print_json(asyncio.run(_run_trigger(workflow, given, settings)))

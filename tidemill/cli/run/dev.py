@@ -60,7 +60,7 @@ def dev(
     Press o to open the console in a browser, r to restart, q or Ctrl-C to quit.
     """
     folders = watch or [_folder_of(app)]
-    # Opened once and handed over: the console keeps its address, and a request waits while all starts again.
+    # The socket outlives restarts: the console keeps its address, and requests wait for the new server.
     with listen(ServerSettings(port=PORT if port is None else port, or_any_port=port is None)) as listening:
         return asyncio.run(_run(app, [folder.resolve() for folder in folders], listening, place))
 

@@ -62,7 +62,7 @@ def read_value(text: str, what: str) -> Any:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         raise PayloadError(
-            f"the {what} {text!r} is not JSON ({error}); a text stands in double quotes: '\"yes\"'"
+            f"the {what} {text!r} is not JSON ({error}); a string needs double quotes: '\"yes\"'"
         ) from error
 
 

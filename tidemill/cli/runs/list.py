@@ -65,7 +65,7 @@ def run(
 
         return run_program(as_workflows, [each for each in (id, *arguments) if each is not None])
     if id is None or arguments:
-        raise ConfigError("say one run, as `tidemill runs` shows it: `tidemill run r12`")
+        raise ConfigError("name a run, as `tidemill runs` shows it: `tidemill run r12`")
     number = run_number(id)
 
     async def work(operator: Operator) -> int | None:

@@ -51,7 +51,7 @@ def fork(
     """Start a new run where another was after one of its ticks."""
     number = run_number(id)
     if app is None and place.server_url is None:
-        raise ConfigError("a fork begins with the workflow's code: say --app app.py")
+        raise ConfigError("a fork needs the workflow's code: add --app app.py")
     forked = place.do(fork_run, ForkRun(id=number, at=at), app=app)
     out().print(f"run r{forked.id} goes on from tick {at} of run r{number}")
 

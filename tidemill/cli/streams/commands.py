@@ -111,7 +111,7 @@ def status(
     stream: Annotated[str | None, Parameter(help="Only this one.")] = None,
     /,
     *,
-    watch: Annotated[bool, Parameter(help="Keep showing it; Ctrl-C leaves.")] = False,
+    watch: Annotated[bool, Parameter(help="Keep showing it; Ctrl-C quits.")] = False,
     json: Json = False,
     app: AppOption = None,
     place: ServerOptions = ANYWHERE,

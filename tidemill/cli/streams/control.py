@@ -21,7 +21,7 @@ DRAIN_PATIENCE = 600.0
 AppOption = Annotated[
     str | None, Parameter(help="The application, app.py: its streams are known even when they do not run.")
 ]
-Wait = Annotated[bool, Parameter(negative="--no-wait", help="Return when nothing is in flight any more.")]
+Wait = Annotated[bool, Parameter(negative="--no-wait", help="Return when nothing is in flight.")]
 
 
 def _given(*positional: str) -> Any:

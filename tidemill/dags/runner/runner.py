@@ -168,10 +168,10 @@ class DagRun(DurableRun):
         for command in following_works(self.program, self.loop.state):
             try:
                 job = self._job(command)
-            except TidemillError:  # It is an outcome of the node when it starts.
+            except TidemillError:  # The node fails with this error when it starts.
                 break
             if job[11] is not None or (job[7] is not None and b'"required_model"' in job[7]):
-                break  # Others decide when it may run.
+                break  # Concurrency keys and models decide when such a job runs.
             parent = self.trace_of_job(command)
             following.append((command.work, job if parent is None else with_job_trace(job, parent)))
         return following
@@ -188,7 +188,7 @@ class DagRun(DurableRun):
             if type(command) is Publish and type(command.event) is InputWanted:
                 wanted = command.event
                 if nodes[wanted.node].status != "waiting":
-                    continue  # It was requested and cancelled in the same turn.
+                    continue  # The input was requested and cancelled in the same turn.
                 self._asks.add(wanted.node)
                 schema = None if wanted.schema is None else encode(wanted.schema)
                 self.turn().asks.append((wanted.node, storable(wanted.prompt), schema, wanted.due))
@@ -236,7 +236,8 @@ class DagRun(DurableRun):
             error = NodeFailure(*(str(end.error.get(name, "")) for name in ("kind", "message", "traceback")))
         result = None if bytes(end.result) == b"null" else msgspec.Raw(bytes(end.result))
         state: Any = end.state
-        if result is not None and len(result) > self.program.limits.result:  # It is too large for the journal as well.
+        # Such a result is too large for the journal as well.
+        if result is not None and len(result) > self.program.limits.result:
             state, error = "failed", too_large("the result", len(result), self.program.limits.result)
             result = None
         return [Completed(self._run_worker.clock.now(), work, NodeEnded(state, end.job, result, error, end.note or ""))]

@@ -40,7 +40,7 @@ def choose_heads(
     if first is not None and first.model is not None:
         if fits(first.model, needed):
             return [first]
-        # Its model waits for held jobs: claim nothing meanwhile that keeps other models loaded.
+        # The model waits for held jobs: claim nothing that keeps other models loaded.
         return [head for head in heads if head.model is None and head.priority >= first.priority]
     chosen: list[Head] = []
     needed = set(needed)

@@ -230,7 +230,7 @@ class RunClaims:
 
     def _stop_for_attention(self, row: Any, why: str) -> None:
         """Stop a run that no longer fits the code: it is logged, and waits for an operator."""
-        log.error("run needs attention: it does not fit the workflow any more", run=row["id"], why=why)
+        log.error("run needs attention: it no longer fits the workflow", run=row["id"], why=why)
         for run in [run for run in self._worker.dirty if run.number == row["id"]]:
             self._worker.forget(run)
         turn = Unopened(self._worker, row["id"], row["seq"]).turn()

@@ -37,7 +37,8 @@ def configure_logs(level: str, form: str = "auto", *, colours: bool | None = Non
             structlog.dev.ConsoleRenderer(
                 colors=sys.stderr.isatty() if colours is None else colours,
                 pad_event_to=24,
-                exception_formatter=structlog.dev.plain_traceback,  # Others show local variables, secrets among them.
+                # Other formatters show local variables, which may hold secrets.
+                exception_formatter=structlog.dev.plain_traceback,
             ),
         ]
     else:

@@ -130,7 +130,7 @@ def unpack(value: Any) -> Any:
     try:
         return _unpack(value)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise PayloadError(f"a stored value does not fit its class any more: {error}") from error
+        raise PayloadError(f"a stored value no longer fits its class: {error}") from error
 
 
 def _unpack(value: Any) -> Any:

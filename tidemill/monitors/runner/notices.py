@@ -153,7 +153,7 @@ async def _send_message(
             raise
         await mark_notices(database, [row["id"] for row in wanted], "sent", empty.channel, notified)
     unsent = [(row["alert"], f"{row['what']}: {dropped[row['id']]}") for row in waiting if row["id"] in dropped]
-    await mark_notices(database, list(dropped), "not needed any more", empty.channel, unsent)
+    await mark_notices(database, list(dropped), "no longer needed", empty.channel, unsent)
     return len(wanted)
 
 

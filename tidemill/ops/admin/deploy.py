@@ -228,7 +228,7 @@ async def _check_states(tx: Transaction, declared: Declarations) -> list[Rebuilt
     for row in await state_codes(tx):
         pipeline, stage = pipelines.get(row["pipeline"]), row["stage"]
         if pipeline is None or stage not in pipeline.stages:
-            changed.append(RebuiltStates(row["pipeline"], stage, row["states"], "no stage builds them any more"))
+            changed.append(RebuiltStates(row["pipeline"], stage, row["states"], "no stage builds them now"))
         elif pipeline.stages[stage].code.total != row["code"]:
             before = {} if row["parts"] is None else decode(row["parts"], dict[str, str])
             why = _what_changed(before, pipeline.stages[stage].code.parts)

@@ -39,7 +39,7 @@ TOO_LONG = f"the request's address and headers have more than {MOST_HEAD:,} byte
 BODY_WITHIN = 30.0
 WORTH_GZIP = 1024
 STRANGERS_BODY = 16 * 1024  # The largest body without a caller: enough to log in.
-WEBHOOKS = "/api/v1/webhooks/"  # Their senders have a signature in place of a caller, which needs the whole body.
+WEBHOOKS = "/api/v1/webhooks/"  # A signature over the whole body stands in for a caller.
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
@@ -82,7 +82,7 @@ class Middleware:
         headers = dict(scope["headers"])
         reply = Reply(send, scope["method"], headers, self._headers)
         parent, method = header_text(headers, b"traceparent"), scope["method"]
-        enter_request(method, scope["path"])  # Each request is a task of its own.
+        enter_request(method, scope["path"])  # Sets a context variable: each request is a task of its own.
         with continuing(parent) if method in SAFE else request_span(parent, method, scope["path"]):
             await self._answer(scope, receive, headers, reply, began)
 
@@ -217,7 +217,7 @@ class Reply:
         elif message["type"] == "http.response.body" and not self._streaming:
             in_pieces = message.get("more_body", False) and message.get("body") and self._method != "HEAD"
             if in_pieces and self.before_end is None:
-                await self._begin_stream()  # What comes in pieces goes on in pieces.
+                await self._begin_stream()  # A body in pieces is passed on in pieces.
                 await self._send(message)
                 return
             self.body += message.get("body", b"")

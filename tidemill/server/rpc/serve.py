@@ -124,7 +124,7 @@ def _one(server_state: ServerState, method: Method, path: str) -> Callable[[Any,
         try:
             caller = await find_grpc_caller(server_state.authenticator, context)
             known = require_role(caller, method.role, read_only=server_state.settings.read_only)
-            enter_request("gRPC", path)  # Each call is a task of its own.
+            enter_request("gRPC", path)  # Sets a context variable: each call is a task of its own.
             with _traced(context, path, changes=method.role != "viewer"):
                 return await answer(RpcCall(server_state, known, request, _idempotency_key(context)))
         except asyncio.CancelledError:

@@ -78,7 +78,7 @@ class Pool:
         protocol: Any = connection._protocol  # pyright: ignore[reportAttributeAccessIssue]
         try:
             if protocol is not None and protocol._is_cancelling():
-                await connection.execute("SELECT")  # It waits for the end of the statement that was cancelled.
+                await connection.execute("SELECT")  # This waits for the end of the cancelled statement.
         except BaseException as error:
             connection.terminate()
             if not isinstance(error, Exception):
@@ -177,11 +177,12 @@ class Pool:
                     if left <= 0:
                         return None
                 await asyncio.wait([turn], timeout=left)
-            if (connection := turn.result()) is None and self.size >= self._max_size:  # Another has taken the room.
+            # Another call has taken the room.
+            if (connection := turn.result()) is None and self.size >= self._max_size:
                 connection = await self._wait_for_one()
             return connection
         except asyncio.CancelledError:
-            if turn.done() and turn.exception() is None:  # It came at the same moment.
+            if turn.done() and turn.exception() is None:  # The connection came at the moment of the cancellation.
                 self._pass_on(turn)
             raise
         finally:

@@ -55,8 +55,8 @@ POSTPONED_SECONDS = 5
 
 
 _NEW = {"kind": "text", "workflow": "text", "version": "text", "input": "json", "origin": "json"}
-# Not by owner, which would read all its runs for the few that are written. The CASE hides the estimate from the
-# planner, which would expect hardly any row to match and choose a nested loop.
+# Joined by id: the index on the owner would read all its runs for the few that are written. The CASE hides the
+# estimate from the planner, which would expect hardly any row to match and choose a nested loop.
 _HELD = "r.id = w.run_id AND r.seq = w.before AND CASE WHEN coalesce(r.owner, 0) = $1 THEN r.turn < $2 END"
 
 # A run that is released while a message arrives may stay asleep, because the inbox is read before the lock is taken.

@@ -41,7 +41,7 @@ log = structlog.get_logger("tidemill.streams")
 
 _STRETCH = 64  # messages that a worker takes before it yields to the event loop
 _STRETCH_SECONDS = 0.1  # and for how long it takes them at most: messages that are slow to decode are no silence
-GONE = "the stream has no plan of this name any more: declare it again, and replay the message"
+GONE = "the stream no longer has a plan of this name: declare it again, and replay the message"
 SWITCHED_OFF = "the plan is switched off for this source: switch it on again, and replay the message"
 
 Send = Callable[[ToDispatcher], None]
@@ -382,7 +382,7 @@ class Engine:
 
     def _plans_of(self, work: MessageWork, route: Route, eligible: Collection[str]) -> Sequence[RunningPlan]:
         only = None if work.extra is None else work.extra[6]
-        if only is not None:  # Also one whose eligibility was added by a plan that has succeeded since.
+        if only is not None:  # Includes plans whose eligibility was added by a plan that has succeeded since.
             return [plan for plan in self._plans.values() if plan.name in only and plan.settings.serves(route.source)]
         return route.plans if eligible is route.eligibilities else self._plans_for(eligible, route.source)
 

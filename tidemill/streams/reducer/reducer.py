@@ -292,7 +292,7 @@ class StreamReducer:
         for ticket in tickets:
             delivery = flights.pop(ticket, None)
             if delivery is None:
-                continue  # Another engine has answered it.
+                continue  # Another engine has answered the message.
             in_flight[delivery.source] -= 1
             counts[delivery.source].done += 1
             acks.append(delivery)
@@ -432,7 +432,7 @@ class StreamReducer:
         """Change the part of a source's limits that this dispatcher may use."""
         limits = self.limits[index]
         if limits.awaits_part:
-            self._lanes[index].bucket = None  # Its first part begins with its burst.
+            self._lanes[index].bucket = None  # The first part of a limit begins with its burst.
         limits.qps_part, limits.concurrency_part, limits.awaits_part = rate, slots, False
         self._apply_limits(index, now)
 

@@ -451,7 +451,7 @@ class Dispatcher:
         for each in commits:
             acks = self.reducer.committed(each.outcome, now)
             if not each.outcome.stays:
-                each.delivery.noted = False  # Its stored attempts were deleted together with the outcome.
+                each.delivery.noted = False  # The stored attempts were deleted together with the outcome.
             self.retries.committed(each.delivery)
             self._acks.ack(acks)
         if any(each.outcome.retry is not None for each in commits):

@@ -157,7 +157,7 @@ class LiveRequests:
     def set_part(self, rate: float | None, now: float) -> None:
         """Change the part of the limit that this dispatcher may use."""
         if self.limits.awaits_part:
-            self._bucket = None  # Its first part begins with its burst.
+            self._bucket = None  # The first part of a limit begins with its burst.
         self.limits.qps_part, self.limits.awaits_part = rate, False
         self._apply_limits(now)
 
@@ -196,7 +196,7 @@ class LiveRequests:
                 self._engines.submit_live(MessageWork(ticket, -1, payload, 0, -ticket, extra, wanted))
                 return await answer
             except _EngineLostError:
-                continue  # Another engine gets it once.
+                continue  # Try once more, on another engine.
             finally:
                 del self._answers[ticket]
                 self.done += 1

@@ -67,7 +67,7 @@ async def store_outbox(
     for each in outbox:
         if each.kind == "event":
             await _send(database, connection, each)
-    # Last, because a written file is not rolled back: everything else that can fail has run by now.
+    # Files are written last, because they are not rolled back: everything else that can fail has run by now.
     written: dict[str, dict[str, OutboxItem]] = {}
     for each in outbox:
         if each.kind == "state":
