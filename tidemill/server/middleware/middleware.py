@@ -27,7 +27,7 @@ from tidemill.engine.telemetry.tracing import continuing, request_span
 from tidemill.server.fair_pool import ASKED_AT
 from tidemill.server.local_socket import SOCKET_USER
 from tidemill.server.middleware.authentication import CALLER, csrf_token
-from tidemill.server.middleware.idempotency import IdempotentRequests
+from tidemill.server.middleware.idempotency import IdempotentRequests, replay_body
 from tidemill.server.problems import MEDIA_TYPE, Refused, problem_of
 from tidemill.server.settings import ServerSettings
 
@@ -95,9 +95,9 @@ class Middleware:
                 await self._inner(asked, receive, reply)
             elif _is_repeatable(scope, headers, caller):
                 key = header_text(headers, b"idempotency-key") or ""
-                await self._repeats.once(self._inner, scope, body, reply, scope[CALLER], key)
+                await self._repeats.once(self._inner, scope, body, receive, reply, scope[CALLER], key)
             else:
-                await self._inner(scope, _replay(body, receive), reply)
+                await self._inner(scope, replay_body(body, receive), reply)
         except Exception as error:
             if reply.started:
                 raise
@@ -309,17 +309,3 @@ def read_cookie(headers: dict[bytes, bytes], name: str) -> str | None:
         if key == name and value:
             return value
     return None
-
-
-def _replay(body: bytes, receive: Any) -> Any:
-    """A `receive` that gives a body which was read already."""
-    given = False
-
-    async def again() -> Any:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return again
