@@ -148,11 +148,11 @@ async def store_run(
 ) -> tuple[int, bool]:
     """Store a new run; returns its id, and whether it is new. `parent` is a run and its work item that waits."""
     database = at if isinstance(at, Database) else at.database
-    talk = start_statements(database, new, owner=owner, parent=parent)
+    statements = start_statements(database, new, owner=owner, parent=parent)
     try:
-        statement, params = next(talk)
+        statement, params = next(statements)
         while True:
-            statement, params = talk.send([tuple(row) for row in await at.fetch(statement, *params)])
+            statement, params = statements.send([tuple(row) for row in await at.fetch(statement, *params)])
     except StopIteration as done:
         return done.value
 

@@ -343,14 +343,14 @@ born AS (
         jobs = [(turn.run_id, work, job) for turn in turns for work, job in turn.jobs]
         owner = self._owner
         if rows := [
-            (run_id, work, *job[:-2], None if job[-2] is None else successor_json(job[-2], owner))
+            (run_id, work, *job[:-2], None if job.chain is None else successor_json(job.chain, owner))
             for run_id, work, job in jobs
-            if job[-1] is None
+            if job.keys is None
         ]:
             self._add("jobs", rows, ("bigint", "bigint", *_JOB_TYPES), _INSERT_JOBS.format(**_OPEN))
             self.news.append(_NEW_JOBS)
         if len(rows) < len(jobs):
-            keyed = [(run_id, work, *job[:-2], None, *job[-1]) for run_id, work, job in jobs if job[-1] is not None]
+            keyed = [(run_id, work, *job[:-2], None, *job.keys) for run_id, work, job in jobs if job.keys is not None]
             self._add(
                 "keyed",
                 keyed,
@@ -358,7 +358,8 @@ born AS (
                 _INSERT_JOBS.format(**_KEYED),
             )
             self.news.append(_NEW_KEYED_JOBS)
-            self.throttled_keys = sorted({row[-6] for row in keyed if row[-6] is not None})
+            named = {job.keys.concurrency_key for _, _, job in jobs if job.keys is not None}
+            self.throttled_keys = sorted(key for key in named if key is not None)
         self._add("kept", [(turn.run_id,) for turn in turns if turn.keeps_decisions], ("bigint",), _KEEP_DECISIONS)
         stops = [(turn.run_id, work) for turn in turns for work in turn.stops]
         if stops:
