@@ -188,7 +188,11 @@ def _fill(waiting: list[tuple[Lane, int]], free: int) -> list[tuple[Lane, int]]:
     picks: list[tuple[Lane, int]] = []
     while True:
         level, reached = _water_level(left, free * slope)
-        full = [entry for entry in reached if (level - entry[0]) * entry[1].weight >= entry[2] * slope]
+        full = [
+            (start, lane, sendable)
+            for start, lane, sendable in reached
+            if (level - start) * lane.weight >= sendable * slope
+        ]
         if not full:
             break
         picks += [(lane, sendable) for _, lane, sendable in full]
