@@ -298,7 +298,9 @@ async def _ack(
     done = [row["id"] for row in rows]
     if done:
         before = {row["id"]: _held(row) for row in known if row["id"] in set(done)}
-        await tx.audit("alert.ack", targets(done), before=before, after=_said({"ids": done, "note": note}, said))
+        await tx.audit(
+            "alert.ack", targets(done), before=before, after=_with_speaker({"ids": done, "note": note}, said)
+        )
     return done
 
 
@@ -315,7 +317,7 @@ async def note_alert(
     before = _held(known)
     given = {"note": note, "owner": owner}
     after = before | {name: value for name, value in given.items() if value is not None}
-    await tx.audit("alert.note", str(id), before=before, after=_said(after, said))
+    await tx.audit("alert.note", str(id), before=before, after=_with_speaker(after, said))
 
 
 def _held(row: asyncpg.Record) -> dict[str, Any]:
@@ -327,7 +329,7 @@ def _display_name(by: str, said: str) -> str:
     return f"{said}, {by}" if said and said != by else by
 
 
-def _said(after: dict[str, Any], said: str) -> dict[str, Any]:
+def _with_speaker(after: dict[str, Any], said: str) -> dict[str, Any]:
     return {**after, "said": said} if said else after
 
 

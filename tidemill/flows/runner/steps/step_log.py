@@ -77,22 +77,22 @@ class RunStepLogs:
 class StepLogCapture:
     """Captures the log lines of one attempt of a step; it does not keep the run in memory."""
 
-    __slots__ = ("_attempt", "_talk")
+    __slots__ = ("_attempt", "_logs")
 
-    def __init__(self, talk: RunStepLogs, work: Work) -> None:
-        self._talk = talk.weak
+    def __init__(self, logs: RunStepLogs, work: Work) -> None:
+        self._logs = logs.weak
         self._attempt = work.id, work.step, work.attempt
 
     @property
     def work(self) -> str | None:
         """The run that the step is of, in words."""
-        talk = self._talk()
-        return None if talk is None else f"run r{talk.number}"
+        logs = self._logs()
+        return None if logs is None else f"run r{logs.number}"
 
     def keep_line(self, line: bytes) -> None:
-        talk = self._talk()
-        if talk is not None:
-            talk.keep(self._attempt, line)
+        logs = self._logs()
+        if logs is not None:
+            logs.keep(self._attempt, line)
 
 
 def _write_nothing(_: list[NewStepLog]) -> None:
