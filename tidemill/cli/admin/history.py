@@ -39,17 +39,17 @@ def history(
     *,
     within: Annotated[str, Parameter(help="How far back: 6h, 1d, 30d; at most 31 days.")] = "1d",
     json: Json = False,
-    place: ServerOptions = ANYWHERE,
+    connection: ServerOptions = ANYWHERE,
 ) -> None:
     """Show how much tasks, queues, hosts or workers did, how long it took and how much of it failed."""
     none = f"no {kind} did anything in this time" if name is None else f"{kind} {name} did nothing in this time"
     if name is None:
         return show(
-            place.do(list_history, ListHistory(kind=kind, within=within)).items, sums_table, json=json, none=none
+            connection.do(list_history, ListHistory(kind=kind, within=within)).items, sums_table, json=json, none=none
         )
-    periods = place.do(get_history, GetHistory(kind=kind, name=name, within=within)).items
+    periods = connection.do(get_history, GetHistory(kind=kind, name=name, within=within)).items
     if not periods and not json:
-        none += place.run(lambda at: meant_name(at, kind, name))
+        none += connection.run(lambda at: meant_name(at, kind, name))
     return show(periods, periods_table, json=json, none=none)
 
 

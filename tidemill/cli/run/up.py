@@ -52,7 +52,7 @@ def up(
     metrics: Metrics = None,
     keys: Annotated[str, Parameter(show=False)] = "Ctrl-C stops it",  # `tidemill dev` has more of them
     listening: Annotated[int | None, Parameter(show=False)] = None,  # the server's socket, from `tidemill dev`
-    place: ConnectionOptions = HERE,
+    connection: ConnectionOptions = HERE,
 ) -> int:
     """Start everything: database, maintenance, workers, server. Ctrl-C stops it."""
     if workers < 1:
@@ -62,7 +62,7 @@ def up(
     if not ServerSettings(grpc=grpc).is_local:
         raise ConfigError(f"--grpc {grpc}: other machines can reach that, and are served by `tidemill server --grpc`")
 
-    given = place.arguments()
+    given = connection.arguments()
     served = ServerSettings(
         port=PORT if port is None else port,
         or_any_port=port is None,
