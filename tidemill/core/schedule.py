@@ -92,7 +92,7 @@ class WaitingFire(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OverlapDecision(msgspec.Struct, frozen=True):
-    """Which fires to start now, which go on waiting, which are skipped, and whether the one before is cancelled."""
+    """Which fires to start now, which go on waiting, which are skipped, and whether the previous one is cancelled."""
 
     start: tuple[WaitingFire, ...] = ()
     waiting: tuple[WaitingFire, ...] = ()

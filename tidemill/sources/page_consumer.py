@@ -151,7 +151,7 @@ class PageConsumer:
                 self._sweeps.backoff.reset()
             if self._numbered:
                 if self._page_ends and self._page_ends[-1][0] == self._number:
-                    self._page_ends.pop()  # A page without records goes on from where the one before it ended.
+                    self._page_ends.pop()  # A page without records goes on from where the previous one ended.
                 self._page_ends.append((self._number, page.token))
             self._waiting.extend(self._positions.take(page.records))
         return [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]

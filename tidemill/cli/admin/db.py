@@ -233,7 +233,7 @@ def move(
 
 @commands.command
 def reopen(*, connection: ConnectionOptions = HERE) -> None:
-    """Let a database that was moved be written to again: the copy must not be used any more."""
+    """Let a database that was moved be written to again: the copy must no longer be used."""
     was_closed = asyncio.run(_reopen(connection.settings()))
     out().print("it can be written to again" if was_closed else "nothing to do: it can be written to")
 

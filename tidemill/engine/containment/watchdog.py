@@ -33,7 +33,7 @@ log = structlog.get_logger("tidemill.watchdog")
 
 STALL_LIMIT = 60.0
 REPORT_SECONDS = 5.0
-BLOCKED_SECONDS = 1.0  # a loop that has not turned for so long is blocked
+BLOCKED_SECONDS = 1.0  # seconds after which a loop that does not run counts as blocked
 WRITE_SECONDS = 10.0
 RETRY_SECONDS = 0.1
 STACK_LINES = 40

@@ -34,7 +34,7 @@ BACKLOG_CHECK = 0.5
 FULL_PAUSE = 1.0
 SHORTEST_WAIT = 0.002
 CONTESTED = 0.05
-SUSPECTS_WAIT = 10.0  # suspects and other jobs wait for each other so long, in a worker without a quarantine process
+SUSPECTS_WAIT = 10.0  # seconds that suspects and other jobs wait for each other, without a quarantine process
 
 #: Seconds after a lost connection at which to check again: the server may complete the last claim late.
 UNHELD_CHECK_DELAYS = (2.0, 10.0, 60.0)

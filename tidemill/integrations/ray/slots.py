@@ -222,7 +222,7 @@ class ClusterSlots:
             kind.drop_surplus()
 
     def greet(self, message: bytes, connection: SlotConnection) -> ClusterSlot | None:
-        """The slot that has connected; None if it is not one of ours or not wanted any more."""
+        """The slot that has connected; None if it is not one of ours or no longer wanted."""
         try:
             hello = decode(message, SlotHello)
         except PayloadError:

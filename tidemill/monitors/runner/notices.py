@@ -158,7 +158,7 @@ async def _send_message(
 
 
 def _not_wanted(row: Any, batch: str, channel: Channel, untold: set[int]) -> str | None:
-    """Why a notice is not sent, if so: its alert needs no attention any more, or its opening was not sent either."""
+    """Why a notice is not sent, if so: its alert no longer needs attention, or its opening was not sent either."""
     if row["what"] == "resolved":
         was_told = row["alert"] not in untold and row["opened_outcome"] in (None, "sent", "waiting")
         return None if was_told else "its opening was not sent either"

@@ -40,7 +40,7 @@ class MisfitJobs(msgspec.Struct, frozen=True):
 
 
 class RebuiltStates(msgspec.Struct, frozen=True):
-    """States of a stage that would be built again because its code differs, or that no stage builds any more."""
+    """States of a stage that would be built again because its code differs, or that no stage builds now."""
 
     pipeline: str
     stage: str

@@ -25,12 +25,12 @@ Turn = asyncio.Future[asyncpg.Connection | None]
 SHORTEST_OPENING, USUAL_OPENING, LONGEST_OPENING = 0.005, 0.01, 0.05
 #: How often a pool may close a connection, and what share of that time all must have been taken to keep them.
 SPARE_SECONDS, NEEDED_SHARE = 1.0, 0.05
-#: A connection that is not used for so long is closed.
+#: Seconds after which a connection that is not used is closed.
 IDLE_SECONDS = 5.0
 
 
 class Pool:
-    """Connections that are opened when they are needed, at most so many."""
+    """Connections that are opened when they are needed, up to a maximum."""
 
     def __init__(
         self,

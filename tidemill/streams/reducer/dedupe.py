@@ -73,11 +73,11 @@ class MessageIds:
             del self._under_way[delivery.source, delivery.id]
 
     def forget_all(self) -> None:
-        """No message is here any more."""
+        """No message is here now."""
         self._under_way.clear()
 
     def recall(self, index: int, ages: Mapping[str, float], now: float) -> None:
-        """Messages of a source with these ids were finished before, by any dispatcher, so many seconds ago."""
+        """Messages of a source with these ids were finished before, by any dispatcher, this many seconds ago."""
         if self._seen:
             for id, age in ages.items():
                 self._seen[index].note(id, now - age)

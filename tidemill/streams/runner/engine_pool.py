@@ -159,7 +159,7 @@ class EnginePool:
         handle.send(ToEngine(live=[work]))
 
     def where(self, ticket: int) -> tuple[str | None, float | None]:
-        """Which engine has a message, and for how many seconds; None if that is not known any more."""
+        """Which engine has a message, and for how many seconds; None if that is no longer known."""
         name = next((each.name for each in (*self.handles, self.quarantine) if ticket in each.tickets), None)
         at = bisect_left(self._sent, ticket, key=lambda sent: sent[0])
         is_known = at < len(self._sent) and (at > 0 or len(self._sent) < MOST_SENT)

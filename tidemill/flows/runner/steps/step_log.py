@@ -60,7 +60,7 @@ class RunStepLogs:
         return [self._log(key, lines) for key, lines in self._lines.items() if lines.fresh]
 
     def close(self) -> None:
-        """Write nothing any more. A run that is dropped is freed at once, without the garbage collector."""
+        """Stop writing. A run that is dropped is freed at once, without the garbage collector."""
         self._write = _write_nothing
 
     def _write_fresh(self) -> None:

@@ -321,7 +321,7 @@ async def _fire(
 
 
 def _next_check(now: float, last_fire: float | None) -> float:
-    """In how many seconds to look again whether the one before has ended: the longer it runs, the later."""
+    """In how many seconds to look again whether the previous one has ended: the longer it runs, the later."""
     return min(LONGEST_CHECK, max(SHORTEST_CHECK, (now - (last_fire or now)) * CHECK_SHARE))
 
 
