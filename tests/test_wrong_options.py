@@ -8,28 +8,15 @@ from typing import Any
 
 import pytest
 
+from tests.support.shop import Asking, Word
 from tidemill import App
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.dags import Dag, input_node
-from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
+from tidemill.flows import step
 from tidemill.flows.errors import WorkflowValidationError
 from tidemill.ops.runs.events import SendEvent, send_event
 from tidemill.pipelines import DatabaseStates, Pipeline
 from tidemill.store.database import Database
-
-
-class Word(Event):
-    text: str
-
-
-class Topic(StartEvent):
-    topic: str = ""
-
-
-class Asking(Workflow):
-    @step
-    async def ask(self, ctx: Context, ev: Topic) -> StopEvent:
-        return StopEvent(result=(await ctx.wait_for_event(Word)).text)
 
 
 class Undeclared(Asking):

@@ -216,7 +216,7 @@ class Declarations:
             raise ConfigError(f"two schedules are called {schedule.name!r}")
         self.schedules[check_name("schedule", schedule.name)] = schedule
 
-    def add_trigger(self, workflow: TriggerWorkflow, signature: WebhookSignature | None = None) -> Task[Any, Any]:
+    def add_trigger(self, workflow: TriggerWorkflow, signature: WebhookSignature | None) -> Task[Any, Any]:
         """Declare the task of a workflow file that runs once for each event; its schedules are stored too."""
         if signature is not None:
             workflow.signature = signature

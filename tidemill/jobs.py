@@ -328,7 +328,7 @@ class ScheduleOptions(TypedDict, total=False):
     jitter: Duration
     """What is started begins up to this much later."""
     overlap: Overlap
-    """What a fire does while the job or run of the one before is unfinished: "allow", "skip", "queue" or "cancel"."""
+    """What a fire does while the job or run of the previous one is unfinished: "allow", "skip", "queue" or "cancel"."""
 
 
 def periodic_of(

@@ -99,7 +99,7 @@ def runs_role(
     return role
 
 
-def maintenance_roles(database: Database, settings: Settings, declared: Declarations | None = None) -> RoleGroup:
+def maintenance_roles(database: Database, settings: Settings, declared: Declarations | None) -> RoleGroup:
     """Migrations, sweeps and schedules, in one process; of an application, its own migrations and schedules too."""
     from tidemill.engine.roles.maintenance import maintenance_role
     from tidemill.engine.roles.scheduler import Scheduler

@@ -102,7 +102,7 @@ class Runs:
         tasks: TaskRegistry,
         hooks: Hooks,
         lifespan: Lifespan,
-        gatherer: JobGatherer | None = None,
+        gatherer: JobGatherer | None,
     ) -> None:
         self._lifespan = lifespan
         self._gatherer = gatherer

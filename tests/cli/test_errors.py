@@ -94,11 +94,11 @@ USAGE: list[tuple[list[str], str]] = [
     (["job", "x"], "'x' is not a job: write it as `tidemill jobs` shows it, such as 12"),
     (["jobs", "--run", "x1"], "'x1' is not a run: write it as `tidemill runs`"),
     (["monitor", "ack", "first"], "'first' is not an alert"),
-    (["jobs", "ready"], "'ready' is one argument too many"),
+    (["jobs", "ready"], "'ready' is an argument too many"),
     (["enqueue", "app.py"], "TASK"),
     (
         ["start", "app.py", "Publish", "{}"],
-        "'{}' is one argument too many; the application is an option of this command: --app app.py",
+        "'{}' is an argument too many; the application is an option of this command: --app app.py",
     ),
     (
         ["enqueue", "greet", "{}", "--app", "app.py"],

@@ -91,7 +91,7 @@ def test_a_trigger_that_opened_nothing_is_explained_by_its_name_and_entity(folde
     text = run(folder, "explain", "--why-not", "hot", "cool").stdout
     assert "Its condition was false at that check" in text
     refused = run(folder, "explain")
-    assert "say what to explain: an ID, or --why-not TRIGGER ENTITY" in refused.stderr
+    assert "name what to explain: an ID, or --why-not TRIGGER ENTITY" in refused.stderr
 
 
 def test_alerts_are_listed_explained_acknowledged_and_noted(folder: Path) -> None:
@@ -276,7 +276,7 @@ def test_a_backtest_counts_and_draws(folder: Path) -> None:
     ("arguments", "why"),
     [
         (("ack", "99999"), "no alert 99999"),
-        (("roster", "add"), "say at least one"),
+        (("roster", "add"), "give at least one"),
         (("silence", "colour=red"), "trigger, entity or severity"),
         (("silence", "hot"), "NAME=VALUE"),
         (("trigger", "hot", "maybe"), 'Choose from: "on", "off"'),

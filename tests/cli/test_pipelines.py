@@ -210,7 +210,7 @@ async def test_a_server_tells_of_pipelines_and_has_states_built_again(tmp_path: 
         for arguments, why in (
             (
                 ("explain", "sumary/2026-01-15"),
-                "is no state of pipeline blog: write the path of an output, or STAGE/ENTITY",
+                "is not a state of pipeline blog: write the path of an output, or STAGE/ENTITY",
             ),
             (("status", "app.py", "blog"), "the server has the application: leave out 'app.py'"),
             (("status", "blgo"), "there is no pipeline 'blgo'; there are: blog"),
@@ -236,7 +236,7 @@ def test_a_pipeline_is_drawn(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("explain", "nothing", "--app", "app.py"), "is no state of pipeline blog"),
+        (("explain", "nothing", "--app", "app.py"), "is not a state of pipeline blog"),
         (("explain", "post/nothing/at/all", "--app", "app.py"), "makes no 'nothing/at/all'"),
         (("pause", "app.py", "blog/other"), "has no stage 'other'"),
         (("status", "app.py", "podcast"), "there is no pipeline 'podcast'; there are: blog"),

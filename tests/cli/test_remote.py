@@ -307,4 +307,4 @@ def test_what_makes_no_sense_through_a_server_says_so_in_one_sentence(mill: Mill
     assert run(mill.folder, "db", "status", "--directory", ".tidemill", TIDEMILL_SERVER=mill.open).returncode == 0
     assert mill.told("token", "list") == json.loads(ok(mill.folder, "token", "list", "--json"))
     both = run(mill.folder, "jobs", "--directory", ".tidemill", "--server", mill.open)
-    assert both.stderr == "error: say either --server, or which database: not both\n"
+    assert both.stderr == "error: give --server or a database, not both\n"

@@ -119,7 +119,7 @@ def test_what_a_flow_asks_is_listed_and_answered_with_its_code_or_through_a_serv
         listed = tidemill(where, "dag", "inputs", *looked).stdout
         assert f"{run} " in listed, "it is one list, whatever it is called by"
         if where is folder:
-            assert "say --app app.py" in tidemill(where, "submit", run, asked["node"], '{"ok": true}').stderr
+            assert "add --app app.py" in tidemill(where, "submit", run, asked["node"], '{"ok": true}').stderr
         wrong = tidemill(where, "submit", run, asked["node"], '{"ok": "perhaps"}', *more)
         assert (wrong.returncode, "ok" in wrong.stderr) == (1, True)
         for _ in range(2):
@@ -141,10 +141,10 @@ def test_a_run_can_be_cancelled(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run"], "say one run"),
+        (["run"], "name a run"),
         (["run", "twelve"], "'twelve' is not a run"),
         (["run", "r999"], "there is no run 999"),
-        (["run", "r1", "--at", "1"], "say --app app.py"),
+        (["run", "r1", "--at", "1"], "add --app app.py"),
         (["runs", "--state", "sleepy"], "there is no run state 'sleepy'"),
         (["send", "r999", "Approved", "{}"], "there is no run 999"),
         (["send", "r1", "Approved", "{ok}"], "are not JSON"),

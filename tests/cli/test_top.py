@@ -87,7 +87,7 @@ def test_once_fits_the_width_and_says_what_there_is(shop: Shop, width: int) -> N
 def test_live_it_draws_until_q_is_pressed(shop: Shop) -> None:
     status, shown = _in_terminal(shop.folder, lambda screen: b"queues" in screen, send=b"q")
     assert status == 0
-    assert b"q leaves" in shown
+    assert b"q quits" in shown
 
 
 def test_live_it_leaves_at_ctrl_c(shop: Shop) -> None:

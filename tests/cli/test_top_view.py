@@ -1,4 +1,4 @@
-"""The picture of `tidemill top`: it fits the terminal, and what matters is never cut."""
+"""The page of `tidemill top`: it fits the terminal, and what matters is never cut."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from tidemill.cli.admin.top_view import Scene, picture, size
+from tidemill.cli.admin.top_view import TopData, size, top_page
 from tidemill.engine.telemetry.gpu import Gpu
 from tidemill.engine.telemetry.hosts import GroupUsage, HostSample, ProcessUsage, Usage
 from tidemill.ops.admin.hosts import Host
@@ -53,11 +53,11 @@ def filled(kind: type[T], values: dict[str, Any]) -> T:
     return kind(**{name: values.get(name) for name in kind.__struct_fields__})
 
 
-def scene(**parts: Any) -> Scene:
-    return Scene(**{"where": "db", "at": NOW, "hosts": [], "workers": [], "queues": [], "runs": [], **parts})
+def data(**parts: Any) -> TopData:
+    return TopData(**{"where": "db", "at": NOW, "hosts": [], "workers": [], "queues": [], "runs": [], **parts})
 
 
-BUSY = scene(
+BUSY = data(
     where="a-database.example:5432/" + "x" * 100,
     hosts=[
         host(
@@ -74,10 +74,10 @@ BUSY = scene(
 )
 
 
-def drawn(scene: Scene, width: int, height: int | None = None) -> list[str]:
+def drawn(data: TopData, width: int, height: int | None = None) -> list[str]:
     console = Console(width=width, height=height, force_terminal=False, highlight=False, emoji=False, markup=False)
     with console.capture() as captured:
-        console.print(picture(scene, width=width, height=height))
+        console.print(top_page(data, width=width, height=height))
     return captured.get().splitlines()
 
 
@@ -88,7 +88,7 @@ def test_it_fits_the_width(width: int) -> None:
 
 @pytest.mark.parametrize("height", [24, 40])
 def test_it_fits_the_height_and_shows_something_of_everything(height: int) -> None:
-    many = scene(
+    many = data(
         hosts=[host(f"host-{number}") for number in range(30)],
         workers=[worker("host-1", number) for number in range(100)],
         queues=[queue(f"queue-{number}") for number in range(50)],
@@ -116,16 +116,16 @@ def test_silence_and_limits_are_told() -> None:
     text = "\n".join(drawn(BUSY, 120))
     assert "8 cores 64G" in text
     assert "silent 1m" in text
-    lapsed = scene(workers=[worker("mill", 1, lease_until=NOW - timedelta(seconds=1))])
+    lapsed = data(workers=[worker("mill", 1, lease_until=NOW - timedelta(seconds=1))])
     assert any("silent" in line for line in drawn(lapsed, 80))
 
 
 def test_a_queue_that_nobody_serves_says_so() -> None:
-    assert any("none" in line for line in drawn(scene(queues=[queue("gpu", waiting=4)]), 80))
+    assert any("none" in line for line in drawn(data(queues=[queue("gpu", waiting=4)]), 80))
 
 
 def test_where_there_is_nothing_it_says_what_to_do() -> None:
-    text = " ".join(" ".join(drawn(scene(), 80)).split())
+    text = " ".join(" ".join(drawn(data(), 80)).split())
     for hint in ("`tidemill up app.py`", "tidemill worker app.py", "made by enqueueing to it", "await app.start("):
         assert hint in text
 

@@ -100,7 +100,7 @@ async def test_code_that_blocks_for_a_while_and_returns_is_reported_and_not_ende
             found = await eventually(lambda: ended_jobs(database, [slow.id]), timeout=LONG)
             assert (found[slow.id]["state"], found[slow.id]["failures"]) == ("succeeded", 0)
             await eventually(lambda: _is_quiet(database))
-            assert "the event loop turns again" in worker.said
+            assert "the event loop runs again" in worker.said
 
 
 async def _is_quiet(database: Database) -> bool:

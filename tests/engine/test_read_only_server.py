@@ -10,34 +10,12 @@ import pytest
 from psycopg import sql
 
 from tests.support.external import External, standby_of
-from tests.support.waiting import PATIENT
+from tests.support.shop import Ask, Go, shop
 from tidemill import App
 from tidemill.core.errors import StoreError
-from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
 from tidemill.store.connection.url import to_any
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.migrate import migrate
-
-
-class Go(Event):
-    answer: int
-
-
-class Ask(Workflow[StartEvent, int]):
-    @step
-    async def ask(self, ctx: Context, ev: StartEvent) -> StopEvent:
-        return StopEvent(result=(await ctx.wait_for_event(Go)).answer)
-
-
-def shop(url: str) -> App:
-    app = App("shop", database_url=url, **PATIENT)
-    app.workflow(Ask)
-
-    @app.task
-    async def double(number: int) -> int:
-        return 2 * number
-
-    return app
 
 
 async def work_through(app: App) -> None:

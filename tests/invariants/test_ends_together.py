@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 
 import asyncpg
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from tests.support import eventually, lapse, run_worker_process, running_maintenance, value
 from tests.support.dag_runs import (
     DAG_RUNS,
+    held_up,
     is_blocked,
     nothing_left,
     one_success_each,
@@ -23,7 +23,7 @@ from tests.support.durable import make_tables, running_run_worker
 from tidemill import App
 from tidemill.dags import Dag, node, ref
 from tidemill.dags.runner.dag_handle import DagHandle
-from tidemill.store.database import Database, Executor
+from tidemill.store.database import Database
 from tidemill.store.jobs.history.archive import SEVERAL
 
 WIDTH = 7
@@ -63,14 +63,6 @@ async def app(
         return n + 1
 
     return app
-
-
-@asynccontextmanager
-async def held_up(database: Database, run: DagHandle) -> AsyncIterator[Executor]:
-    """While the block lasts, the owner of a run cannot write about it."""
-    async with database.transaction(patience=30.0) as connection:
-        await connection.execute("SELECT FROM tidemill.run WHERE id = $1 FOR UPDATE", run.id)
-        yield connection
 
 
 async def all_ended(database: Database) -> bool:

@@ -148,7 +148,7 @@ async def places(database: Database, topic: str = "posts") -> list[int]:
         ({"max_qps": 0.01, "burst": 1}, {}, "limit", "waits for the limit of its source, 0.01 messages a second"),
         ({"ordered": True}, {}, "key", "waits for its key, which message 0:"),
         ({}, {"max_concurrency": 1}, "slot", "waits for a slot: all of them are in use"),
-        ({"max_concurrency": 1}, {}, "max_concurrency", "as many are in flight as may be"),
+        ({"max_concurrency": 1}, {}, "max_concurrency", "as many are in flight as its limit allows"),
     ],
 )
 async def test_a_message_that_was_read_is_explained_by_what_it_waits_for(

@@ -11,7 +11,7 @@ from tidemill.store.jobs.claims.claims import CLAIM_JOBS, PLAIN_CLAIMS, SUCCEED_
 from tidemill.store.jobs.claims.fair_claims import CLAIM_FAIR_JOBS, FIND_LANES, SUCCEED_AND_CLAIM_FAIR
 from tidemill.store.jobs.schedules.schedules import NEXT_SCHEDULED, TAKE_DUE
 from tidemill.store.runs.inbox import DUE_INBOX
-from tidemill.store.runs.run_turn import RunTurn
+from tidemill.store.runs.run_turn import JobKeys, JobRow, RunTurn
 from tidemill.store.runs.turns import ONE_TICK, _Turns
 
 GROWING = {"job", "inbox", "run", "tick", "run_input"}
@@ -21,7 +21,7 @@ SELECT 'later' || n, 'noop', 'default', '{}', '{}', 'skip', 0, now() + n * inter
 FROM generate_series(1, 3000) AS n
 """
 COUNT_PARAMETERS = "SELECT cardinality(parameter_types) FROM pg_prepared_statements WHERE name = 'kept'"
-JOB = ("default", "noop", b"{}", 5, None, 0.0, None, None, None, None, None, None)
+JOB = JobRow("default", "noop", b"{}", 5, None, 0.0, None, None, None, None, None, None)
 
 
 def whole_turn() -> str:
@@ -33,7 +33,7 @@ def whole_turn() -> str:
         ticks=[b"{}"],
         used=[1],
         timers={"a": None, "b": 1.0},
-        jobs=[(1, JOB), (2, (*JOB[:-1], ("key", 1, "tenant", None, None, None)))],
+        jobs=[(1, JOB), (2, JOB._replace(keys=JobKeys("key", 1, "tenant", None, None, None)))],
         stops=[2],
         keeps_decisions=True,
         answered=["ask"],

@@ -11,7 +11,7 @@ from tidemill.sources import JsonlSource
 from tidemill.streams import Plan, Stream
 from tidemill.streams.definition.message import EngineAnswer
 from tidemill.streams.engine.engine import Engine
-from tidemill.streams.runner.link import MessageWork, ToDispatcher
+from tidemill.streams.runner.link import DeliveryDetails, MessageWork, ToDispatcher
 
 
 class Bench:
@@ -33,11 +33,11 @@ class Bench:
             assert answer.ticket not in self.answers, "answered twice"
             self.answers[answer.ticket] = answer
 
-    def give(self, *payloads: bytes, source: int = 0, extra: tuple[Any, ...] | None = None) -> list[int]:
+    def give(self, *payloads: bytes, source: int = 0, details: DeliveryDetails | None = None) -> list[int]:
         work = []
         for payload in payloads:
             self._tickets += 1
-            work.append(MessageWork(self._tickets, source, payload, 0, self._tickets, extra))
+            work.append(MessageWork(self._tickets, source, payload, 0, self._tickets, details))
         self.engine.submit(work)
         return [each.ticket for each in work]
 

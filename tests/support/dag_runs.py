@@ -26,7 +26,7 @@ from tidemill.engine.roles.role import Role
 from tidemill.engine.runs.run_worker import RunWorker
 from tidemill.engine.worker.worker import Worker
 from tidemill.roles import jobs_role
-from tidemill.store.database import Database
+from tidemill.store.database import Database, Executor
 
 DAG_RUNS = Path(__file__)
 
@@ -225,3 +225,11 @@ async def is_blocked(database: Database, who: str) -> bool:
         " AND datname = current_database()",
         f"%{who}%",
     )
+
+
+@asynccontextmanager
+async def held_up(database: Database, run: DagHandle) -> AsyncIterator[Executor]:
+    """While the block lasts, the owner of a run cannot write about it."""
+    async with database.transaction(patience=30.0) as connection:
+        await connection.execute("SELECT FROM tidemill.run WHERE id = $1 FOR UPDATE", run.id)
+        yield connection

@@ -1,7 +1,7 @@
 """Options of commands: those that many share, and those that follow from the arguments of an operation.
 
 @options_of(ListJobs)
-def jobs(args: ListJobs, *, json: Json = False, place: ServerOptions = ANYWHERE) -> None: ...
+def jobs(args: ListJobs, *, json: Json = False, connection: ServerOptions = ANYWHERE) -> None: ...
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def with_parameters(run: Command, command: Command, parameters: Iterable[inspect
 
 
 def _names_of_groups(parameters: Iterable[inspect.Parameter]) -> set[str]:
-    """The options that parameters such as `place` stand for."""
+    """The options that parameters such as `connection` stand for."""
     groups = [each.annotation for each in parameters if dataclasses.is_dataclass(each.annotation)]
     return {field.name for group in groups for field in dataclasses.fields(group)}
 

@@ -47,7 +47,7 @@ class ConnectionOptions:
     def server_url(self) -> str | None:
         """The server that is named: by an option, or in the environment unless options name a database."""
         if self.server is not None and self.given():
-            raise ConfigError("say either --server, or which database: not both")
+            raise ConfigError("give --server or a database, not both")
         return self.server or (None if self.given() else os.environ.get(SERVER) or None)
 
     def given(self) -> dict[str, str]:

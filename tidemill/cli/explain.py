@@ -44,12 +44,12 @@ def explain(
     monitor: Annotated[str | None, Parameter(help="With --why-not: the monitor of the trigger.")] = None,
     app: AppOption = None,
     json: Json = False,
-    place: ServerOptions = ANYWHERE,
+    connection: ServerOptions = ANYWHERE,
 ) -> None:
     """Explain anything: a job (7), a run (r7), a node (r7/NODE), a schedule, a state of a pipeline, an alert (a7)."""
     if (id is None) == (why_not is None):
-        raise ConfigError("say what to explain: an ID, or --why-not TRIGGER ENTITY")
-    work = place if app is None else PipelineWork(app, None, place, needs_pipelines=False)
+        raise ConfigError("name what to explain: an ID, or --why-not TRIGGER ENTITY")
+    work = connection if app is None else PipelineWork(app, None, connection, needs_pipelines=False)
     if why_not is not None:
         wanted = WhyNot(trigger=why_not[0], entity=why_not[1], monitor=monitor)
         found = work.run(lambda at: at.do(explain_why_not, wanted))

@@ -174,7 +174,7 @@ def show(
         return out().print(none, style="dim")
     out().print(made(rows, datetime.now(UTC)))
     if cursor is not None:
-        out().print(f"\nolder ones: --cursor {cursor}", style="dim")
+        out().print(f"\nmore: --cursor {cursor}", style="dim")
     return None
 
 

@@ -21,7 +21,7 @@ def main() -> None:
         return
     plain = all(not word.startswith("-") for word in sys.argv[3:]) and not os.environ.get("TIDEMILL_SERVER")
     if sys.argv[1:3] == ["pipeline", "check"] and plain:
-        gc.disable()  # Everything that is made here is needed until the end.
+        gc.disable()  # Every object made here is needed until the exit.
         from tidemill.cli.pipelines.quick_check import check_quickly
 
         status = check_quickly(sys.argv[3:])

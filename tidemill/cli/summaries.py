@@ -8,7 +8,7 @@ Each is the first paragraph of the help of the command itself.
 SUMMARIES = {
     "new": "Make the folder of a new application: work of every shape, tests, a compose file.",
     "dev": "Start everything, and start it again when code changes: jobs and runs go on with the new code.",
-    "up": "Start everything: database, maintenance, workers, server. Ctrl-C ends it.",
+    "up": "Start everything: database, maintenance, workers, server. Ctrl-C stops it.",
     "worker": "Run the jobs and the durable runs of an application, each in a process that is started again when it dies.",
     "maintenance": "Migrate the schema, keep the tables in order (leases, dead workers, retention), and fire schedules.",
     "server": "Serve the console and the HTTP API of an application, or of all; by default to this machine only.",
@@ -31,7 +31,7 @@ SUMMARIES = {
     "workflow": "Workflow files: check them as the editor does; list, disable and enable workflows.",
     "stream": "Run streams, show and change them, replay dead letters.",
     "explain": "Explain anything: a job (7), a run (r7), a node (r7/NODE), a schedule, a state of a pipeline, an alert (a7).",
-    "top": "Watch hosts, workers, queues and runs live; q or Ctrl-C leaves.",
+    "top": "Watch hosts, workers, queues and runs live; q or Ctrl-C quits.",
     "workers": "List workers; pause, drain, stop or resume them.",
     "queues": "Count what is in each queue; limit how fast its jobs start.",
     "history": "Show how much tasks, queues, hosts or workers did, how long it took and how much of it failed.",

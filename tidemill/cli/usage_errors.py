@@ -23,14 +23,14 @@ def usage_message(error: CycloptsError) -> str:
         file = next((word for word in sys.argv[1:] if word.endswith(".py")), None)
         is_option = app is not None and app.kind is app.KEYWORD_ONLY
         hint = f"; the application is an option of this command: --app {file}" if file and is_option else ""
-        return f"{error.unused_tokens[0]!r} is one argument too many{hint}; see `{command} --help`"
+        return f"{error.unused_tokens[0]!r} is an argument too many{hint}; see `{command} --help`"
     if isinstance(error, UnknownOptionError) and "--app" in (error.token.keyword, error.token.value) and error.target:
         placed = _APPLICATION & inspect.signature(error.target).parameters.keys()
         here = f"the application comes first here: `{command} app.py ...`" if placed else "leave out --app here"
         return f"{here}; see `{command} --help`"
     if isinstance(error, UnknownCommandError) and error.unused_tokens:
         return _unknown_command(error.unused_tokens[0], error.command_chain or ())
-    text = one_line(error).partition(" Available commands:")[0]  # Only some of them; --help has all.
+    text = one_line(error).partition(" Available commands:")[0]  # The list is cut; --help has all.
     return f"{text} See `{command} --help`" if text.endswith("?") else f"{text.rstrip('.')}; see `{command} --help`"
 
 

@@ -40,7 +40,7 @@ def _encode_other(value: Any) -> Any:
     if _is_pydantic(type(value)):
         return value.model_dump(mode="json")
     if isinstance(value, msgspec.Raw):
-        return ""  # It is JSON already, and was checked when it was made.
+        return ""  # `Raw` is already JSON, and was checked when it was made.
     raise NotImplementedError(f"a {type(value).__qualname__} has no JSON form")
 
 

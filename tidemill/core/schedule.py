@@ -41,7 +41,7 @@ YEAR_2000 = datetime(2000, 1, 1)
 MOST_CHANGES = 200
 """How many skipped hours a search passes before it concludes that the expression never matches."""
 MOST_WAITING = 1000
-"""How many fires of a schedule wait for the one before."""
+"""How many fires of a schedule wait for the previous one."""
 GRACE = 60.0
 """A fire that is at most this many seconds late counts as on time: the scheduler was busy, not down."""
 
@@ -92,7 +92,7 @@ class WaitingFire(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OverlapDecision(msgspec.Struct, frozen=True):
-    """Which fires to start now, which go on waiting, which are skipped, and whether the one before is cancelled."""
+    """Which fires to start now, which go on waiting, which are skipped, and whether the previous one is cancelled."""
 
     start: tuple[WaitingFire, ...] = ()
     waiting: tuple[WaitingFire, ...] = ()
@@ -234,7 +234,7 @@ def plan_fires(
 def decide_overlap(
     overlap: Overlap, waiting: Sequence[WaitingFire], fires: Sequence[WaitingFire], *, is_unfinished: bool
 ) -> OverlapDecision:
-    """Decide which fires start work, given those that wait already and whether the one before is unfinished.
+    """Decide which fires start work, given those that wait already and whether the previous one is unfinished.
 
     Fires that wait, of `queue` or of a backfill, start one after another. At most `MOST_WAITING` wait.
     """

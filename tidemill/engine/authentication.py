@@ -26,9 +26,7 @@ USE_RECORDED_EVERY = 60.0
 class Authenticator:
     """Finds callers of one application. A token or cookie that was found a moment ago is not read again."""
 
-    def __init__(
-        self, database: Database, application: str, *, trust_local: bool = False, provider: str | None = None
-    ) -> None:
+    def __init__(self, database: Database, application: str, *, trust_local: bool, provider: str | None = None) -> None:
         self.tries = LoginAttempts(most=10, within=300.0)
         self.wrong_tokens = LoginAttempts(most=30, within=60.0)
         self.provider = provider
@@ -93,7 +91,7 @@ class Authenticator:
         ended: set[Caller] = set()
         for caller in callers:
             if caller.session_id is None and caller.token_id is None:
-                continue  # Its socket or machine is what it is known by.
+                continue  # The socket or the machine identifies this caller.
             by_id = tokens if caller.session_id is None else sessions
             holder = by_id.get(caller.token_id if caller.session_id is None else caller.session_id)  # pyright: ignore[reportArgumentType]
             now = None if holder is None else self.caller_of(holder)

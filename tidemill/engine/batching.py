@@ -279,7 +279,7 @@ def _answer(entries: Sequence[BatchEntry], results: Iterable[Any]) -> None:
     for entry, result in zip(entries, results, strict=True):
         if entry.answer.done():
             continue
-        if isinstance(result, StopIteration):  # A future cannot carry it.
+        if isinstance(result, StopIteration):  # A future cannot hold a StopIteration.
             entry.answer.set_exception(RuntimeError(f"an item gave StopIteration: {result}"))
         elif isinstance(result, BaseException):
             entry.answer.set_exception(result)

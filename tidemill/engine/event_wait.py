@@ -7,7 +7,7 @@ from typing import Any
 
 
 async def wait_for_event(event: asyncio.Event, seconds: float | None) -> bool:
-    """Return when the event is set, or after so many seconds; whether it is set."""
+    """Whether the event is set; waits until it is, or for this many seconds."""
     try:
         async with asyncio.timeout(seconds):
             return await event.wait()

@@ -28,7 +28,7 @@ def explain_job(job: Job) -> list[str]:
     return [explain_origin(job), *batch, *explain(job)]
 
 
-def explain_run(row: Mapping[str, Any], holders: Sequence[int] = (), rate: Mapping[str, Any] | None = None) -> str:
+def explain_run(row: Mapping[str, Any], holders: Sequence[int], rate: Mapping[str, Any] | None) -> str:
     """The state of a flow's run in a sentence: `holders` are the runs with the slots that it may wait for."""
     if row["state"] not in ("running", "needs_attention"):
         return explain_run_end(row)
@@ -90,9 +90,9 @@ def explain_run_rate(row: Mapping[str, Any], rate: Mapping[str, Any]) -> str:
     return sentences if rate["is_served"] else f"{_NO_RUN_WORKER} {limit}."
 
 
-def _listed_runs(numbers: Sequence[int], most: int = 5) -> str:
-    shown = ", ".join(f"r{number}" for number in numbers[:most])
-    return f"{shown} and {len(numbers) - most} more" if len(numbers) > most else shown
+def _listed_runs(numbers: Sequence[int]) -> str:
+    shown, more = ", ".join(f"r{number}" for number in numbers[:5]), len(numbers) - 5
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def explain_buffered(buffered: Mapping[str, Any] | None) -> list[str]:

@@ -171,7 +171,7 @@ class OutboundHttp:
         *,
         redirects: int = REDIRECTS,
     ) -> HttpAnswer:
-        """The answer to a request, after at most so many redirects; with 0, a redirect is the answer."""
+        """The answer to a request, after at most this many redirects; with 0, a redirect is the answer."""
         sent = dict(headers or {})
         for _ in range(redirects + 1):
             answer = self._send(method, url, body, sent)

@@ -74,7 +74,7 @@ async def causes_of_alert(at: Local, monitor: str, record: Mapping[str, Any]) ->
 
 
 async def _follow(at: Local, cause: _Cause | None) -> list[Related]:
-    """The steps back from here, up to what has no id or is not stored any more."""
+    """The steps back from here, up to what has no id or is no longer stored."""
     found: list[Related] = []
     seen: set[str] = set()
     while cause is not None and len(found) < MOST_CAUSES:
@@ -86,7 +86,7 @@ async def _follow(at: Local, cause: _Cause | None) -> list[Related]:
         try:
             steps, cause = await _read(at, cause.id)
         except (ConfigError, NotFoundError):
-            steps, cause = [Related(cause.id, "not stored any more, or not declared here", "")], None
+            steps, cause = [Related(cause.id, "no longer stored, or not declared here", "")], None
         except ForbiddenError as error:
             steps, cause = [Related(cause.id, str(error), "")], None
         found += steps
@@ -95,7 +95,7 @@ async def _follow(at: Local, cause: _Cause | None) -> list[Related]:
 
 async def _read(at: Local, id: str) -> tuple[list[Related], _Cause | None]:
     """One piece of work, and the step back from it."""
-    gone = [Related(id, "not stored any more", "")], None
+    gone = [Related(id, "no longer stored", "")], None
     if id.isdecimal():
         row = await read_job_origin(at.database, int(id))
         if row is None:

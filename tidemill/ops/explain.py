@@ -378,7 +378,7 @@ async def _published(at: Local, work: str) -> list[Related]:
 
 def _number(text: str) -> int:
     if len(text) > 18:
-        raise ConfigError(f"{text} is no id: it is too long")
+        raise ConfigError(f"{text} is not an id: it is too long")
     return int(text)
 
 

@@ -16,9 +16,7 @@ from tidemill.ops.streams.streams import ListStreams, list_streams
 SAFETY_POLL = 5.0
 
 
-async def wait_for_job(
-    at: Operator, id: int, *, each: Callable[[Job], None] | None = None, every: float = SAFETY_POLL
-) -> Job:
+async def wait_for_job(at: Operator, id: int, *, each: Callable[[Job], None] | None, every: float) -> Job:
     """The job once it has ended, however it ended. Until then, `each` is called with the job whenever it is read."""
     job = await at.do(get_job, GetJob(id=id))
     if job.state in FINAL_STATES:
@@ -51,7 +49,7 @@ async def _runs_a_job(at: Operator, host: str, queue: str) -> bool:
     return False
 
 
-async def wait_for_drain(at: Operator, stream: str, *, each: Callable[[int], None] | None = None) -> None:
+async def wait_for_drain(at: Operator, stream: str, *, each: Callable[[int], None] | None) -> None:
     """Return when no dispatcher of a stream has messages in flight; `each` gets their number when it has changed."""
     reported: int | None = None
     async with at.watch("streams") as changes:
@@ -89,7 +87,7 @@ async def _is_filling(at: Operator, monitor: str, entities: Collection[str]) -> 
             return False
 
 
-async def follow_events(at: Operator, wanted: ListMonitorEvents, *, follow: bool = True) -> AsyncIterator[MonitorEvent]:
+async def follow_events(at: Operator, wanted: ListMonitorEvents, *, follow: bool) -> AsyncIterator[MonitorEvent]:
     """Events of a monitor's log in the order in which they arrived: the newest that there are, and with `follow` all
     that arrive from then on."""
     seen: set[str] = set()

@@ -16,7 +16,7 @@ class JsonBytes(Response[bytes]):
     def __init__(
         self,
         content: bytes,
-        status: int = 200,
+        status: int,
         version: str | None = None,
         headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:

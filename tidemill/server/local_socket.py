@@ -21,7 +21,7 @@ log = structlog.get_logger("tidemill.server")
 SOCKET_USER = "tidemill.socket_user"
 
 NAME = "server.sock"
-LONGEST_PATH = 103  # Of the kernel's `sun_path`, on every system.
+LONGEST_PATH = 103  # The kernel's `sun_path` has room for this many bytes on every system.
 
 
 def socket_path(directory: str | Path, application: str) -> Path:
@@ -40,7 +40,7 @@ def listen_locally(path: Path) -> socket.socket | None:
             raise OSError(errno.EADDRINUSE, "another server uses it")
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
-        before = os.umask(0o177)  # From the first moment on: a mode that is set later leaves a gap.
+        before = os.umask(0o177)  # Setting the mode after `bind` would leave a gap in which others can connect.
         try:
             made.bind(os.fsencode(path))
         finally:
@@ -83,5 +83,5 @@ def _answers(path: Path) -> bool:
         try:
             probe.connect(os.fsencode(path))
         except OSError as error:
-            return error.errno == errno.EAGAIN  # Its backlog is full, so it is alive.
+            return error.errno == errno.EAGAIN  # A full backlog means that the server is alive.
     return True

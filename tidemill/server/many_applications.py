@@ -93,7 +93,7 @@ class ManyApplications:
             named = parse_qs(scope["query_string"].decode("latin-1")).get("application", [None])[0]
             if named in self.names:
                 return (await self._site(named))[1]
-            if named is not None:  # It must not run a workflow of another application.
+            if named is not None:  # The webhook must not run a workflow of another application.
                 raise NotFoundError(f"there is no application {named[:100]!r} whose webhooks could be called")
         grants = await self._grants(headers)
         allowed = [] if grants is None else self.of(grants)

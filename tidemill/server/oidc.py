@@ -228,7 +228,7 @@ class OidcClient:
         *,
         form: Mapping[str, str] | None = None,
     ) -> bytes:
-        import httpx  # Here, because its import takes a while.
+        import httpx  # Imported here, because it takes a while.
 
         try:
             async with (

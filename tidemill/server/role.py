@@ -46,8 +46,8 @@ class ApiServer:
         database: FairDatabase,
         settings: ServerSettings,
         *,
-        on_url: Callable[[str, str | None], None] | None = None,
-        others: Callable[[str], Awaitable[ServerState]] | None = None,
+        on_url: Callable[[str, str | None], None] | None,
+        others: Callable[[str], Awaitable[ServerState]] | None,
     ) -> None:
         self.settings = settings.validate()
         self.server_state = ServerState(app, database, self.settings)
@@ -73,7 +73,7 @@ class ApiServer:
     def _beside_grpc(self) -> contextlib.AbstractAsyncContextManager[None]:
         if self.settings.grpc is None:
             return contextlib.nullcontext()
-        from tidemill.server.rpc.serve import serving_grpc  # Here, because its import takes a while.
+        from tidemill.server.rpc.serve import serving_grpc  # Imported here, because it takes a while.
 
         return serving_grpc(self.server_state)
 
@@ -118,7 +118,7 @@ class ApiServer:
         if many is not None:
             background.append(asyncio.create_task(many.run(), name="tidemill-applications"))
         try:
-            await self._announce(listening)  # It listens already: a request that comes now waits a moment.
+            await self._announce(listening)  # The socket already listens: requests that come now wait a moment.
             life.ready()
             await asyncio.wait([*background, *serving, stopping], return_when=asyncio.FIRST_COMPLETED)
             for task in background:

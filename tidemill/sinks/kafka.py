@@ -63,7 +63,7 @@ class KafkaSender:
                 taken = partial(_taken, results, index)
                 try:
                     self._produce(producer, item, taken)
-                except KafkaException as error:  # What the client refuses by itself, such as an item that is too large.
+                except KafkaException as error:  # The client itself refuses some items, such as one that is too large.
                     taken(error.args[0], None)
             if producer.flush(TAKEN_WITHIN):
                 producer.purge()
@@ -72,7 +72,7 @@ class KafkaSender:
             nothing = Unreachable(str(error.args[0]))
             results = [nothing if isinstance(each, Unreachable) else each for each in results]
         if any(isinstance(each, Unreachable) for each in results):
-            self._producer = None  # What it still holds must not arrive after what is sent next.
+            self._producer = None  # A new client: what the old one still holds must not arrive after the next items.
             if self._problem is not None:
                 unreachable = Unreachable(self._problem)
                 results = [unreachable if isinstance(each, Unreachable) else each for each in results]
@@ -97,7 +97,7 @@ class KafkaSender:
                 producer.produce(self._sink.topic, item.payload, key=key, headers=headers, on_delivery=taken)
                 return
             except BufferError:
-                producer.poll(0.1)  # Its queue is full.
+                producer.poll(0.1)  # The client's queue is full.
 
     def _report(self, error: Any) -> None:
         self._problem = str(error)

@@ -44,7 +44,7 @@ class ConsumerReader:
             while records := self._unstored or await self._poll(self._consumer):
                 self._unstored = records
                 yield RecordPage(records, by_place=True)
-                # Only now is the page stored: after a failure before this line it is given again.
+                # The caller has stored the page only now; after a failure before this line it is returned again.
                 self._unstored = []
                 self._consumer.ack(records)
                 await self._consumer.flush()

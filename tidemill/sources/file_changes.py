@@ -29,7 +29,7 @@ class FileChanges:
 
     async def wait(self) -> None:
         """Return once the file has changed since the last call; the first call returns at once."""
-        if self._is_new:  # It may have changed before it was watched.
+        if self._is_new:  # The file may have changed before it was watched.
             self._is_new = False
             return
         if self._fd is None:

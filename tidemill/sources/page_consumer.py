@@ -91,7 +91,7 @@ class PageConsumer:
         *,
         part: str,
         numbered: bool,
-        lease: float = LEASE,
+        lease: float,
     ) -> None:
         """`numbered`: records have no positions of their own and are counted; a position is stored page by page."""
         self._source, self._reader, self._context = source, reader, context
@@ -140,7 +140,7 @@ class PageConsumer:
         held = self._lease.held
         if not self._waiting and (page := await self._sweeps.next(None, self._token)) is not None:
             if self._lease.held is not held:
-                return []  # Another process reads by now.
+                return []  # Another process has taken over the lease.
             self._token = page.token
             for record in page.records:
                 record.token = held
@@ -151,7 +151,7 @@ class PageConsumer:
                 self._sweeps.backoff.reset()
             if self._numbered:
                 if self._page_ends and self._page_ends[-1][0] == self._number:
-                    self._page_ends.pop()  # A page without records goes on from where the one before it ended.
+                    self._page_ends.pop()  # A page without records goes on from where the previous one ended.
                 self._page_ends.append((self._number, page.token))
             self._waiting.extend(self._positions.take(page.records))
         return [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
@@ -217,9 +217,7 @@ class WindowConsumer:
 
     transactional = True
 
-    def __init__(
-        self, source: Source, reader: PageReader, context: SourceContext, *, part: str, lease: float = LEASE
-    ) -> None:
+    def __init__(self, source: Source, reader: PageReader, context: SourceContext, *, part: str, lease: float) -> None:
         self._source, self._reader, self._context, self._part = source, reader, context, part
         self._lease = ReaderLease(source.name, part, context, lease, self._lost)
         self._sweeps = _Sweeps(source, reader)
@@ -275,7 +273,7 @@ class WindowConsumer:
         now = time.time()
         for record in page.records:
             event = self._read(record, now)
-            if event.data is not None and event.at <= now:  # One wrong clock must not hide all that follows.
+            if event.data is not None and event.at <= now:  # An event from a wrong clock must not hide all later ones.
                 self._newest = event.at if self._newest is None else max(self._newest, event.at)
             token = f"{event.id}@{event.at!r}"
             if token in self._open or token in self._done:

@@ -28,7 +28,7 @@ NOTED_FOR_A_WAIT = 150.0  # Longer than the minute after which a server renews i
 #: `note_change` may leave out a notification within 5 ms of the last one: a listener looks again this much later, and
 #: once more for a transaction that took longer to commit.
 LOOK_AGAIN = (0.008, 0.07)
-MOST_LOOKING = 0.2  # The share of the time in which a listener's owner looks, while there are many changes.
+MOST_LOOKING = 0.2  # The share of the time in which a listener reads, while there are many changes.
 LONGEST_PAUSE = 0.07
 
 #: Enables the logging of changes for a while.
@@ -114,9 +114,9 @@ async def read_changes(database: Database, seen: LogSnapshot | None) -> LogRead:
     return LogRead(LogSnapshot.read(first["seen"]), first["epoch"], first["gone"] or 0, changes)
 
 
-async def forget_changes(database: Database, *, kept: float = KEPT) -> None:
+async def forget_changes(database: Database) -> None:
     """Delete changes that are too old to be requested."""
-    await database.fetch(FORGET, kept)
+    await database.fetch(FORGET, KEPT)
 
 
 class ChangeListener:

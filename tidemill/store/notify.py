@@ -123,7 +123,7 @@ class ListeningConnection:
                     if channel not in heard:
                         await connection.add_listener(channel, self._notify)
                         heard.add(channel)
-                if listener in self._listeners:  # It may have left meanwhile.
+                if listener in self._listeners:  # The listener may have left meanwhile.
                     listener.connected()
             await self._changed.wait()
 

@@ -302,7 +302,7 @@ class TestKit:
                 self.run_until_idle(app)
 
     # -- what happened ----------------------------------------------------------------------------
-    # With `within`, the roles that run get this long (in real time) to bring it about.
+    # `within` is how long (in real time) running roles have until the assertion must hold.
 
     def enqueued(
         self, task: Task[Any, Any, Any] | str, /, *, app: App | None = None, within: Duration = 0, **arguments: Any
@@ -407,7 +407,7 @@ class TestKit:
     def _fork(self, app: App, statements: int) -> int:
         """Run the roles of an application in a fork of this process that kills itself; returns its id."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # Its threads are not used by the fork.
+            warnings.simplefilter("ignore", DeprecationWarning)  # The child of the fork uses none of its threads.
             process = os.fork()
         if process:
             return process

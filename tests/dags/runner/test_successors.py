@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
 from tests.support import eventually, value
-from tests.support.dag_runs import nothing_left, one_success_each, reaches, running_dags, statuses
+from tests.support.dag_runs import held_up, nothing_left, one_success_each, reaches, running_dags, statuses
 from tests.support.durable import running_run_worker
 from tidemill import App
 from tidemill.core.errors import TidemillError
@@ -19,7 +18,7 @@ from tidemill.dags import Dag, node, ref
 from tidemill.dags.errors import DagRunError
 from tidemill.dags.runner.dag_handle import DagHandle
 from tidemill.dags.runner.successors import MOST_AHEAD
-from tidemill.store.database import Database, Executor
+from tidemill.store.database import Database
 
 LONGER = MOST_AHEAD + 4
 # As the version before stores the job of a node.
@@ -63,14 +62,6 @@ def chain(length: int, **options: Any) -> Dag:
     for n in range(1, length):
         nodes.append(node(f"n{n}", "work", args={"n": n}, deps=[nodes[-1].name], **options))
     return Dag("chain", nodes)
-
-
-@asynccontextmanager
-async def held_up(database: Database, run: DagHandle) -> AsyncIterator[Executor]:
-    """While the block lasts, the owner of a run cannot write about it."""
-    async with database.transaction(patience=30.0) as connection:
-        await connection.execute("SELECT FROM tidemill.run WHERE id = $1 FOR UPDATE", run.id)
-        yield connection
 
 
 async def ended_jobs(database: Database, count: int) -> bool:

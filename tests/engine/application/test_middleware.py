@@ -188,9 +188,9 @@ async def _coroutine(call: Invocation) -> None: ...
 @pytest.mark.parametrize(
     ("wrong", "problem"),
     [
-        ({"middleware": [_generator]}, "is no context manager: decorate it with @contextmanager"),
-        ({"middleware": [_async_generator]}, "is no context manager: decorate it with @asynccontextmanager"),
-        ({"middleware": [_coroutine]}, "is no context manager: decorate it with @asynccontextmanager"),
+        ({"middleware": [_generator]}, "is not a context manager: decorate it with @contextmanager"),
+        ({"middleware": [_async_generator]}, "is not a context manager: decorate it with @asynccontextmanager"),
+        ({"middleware": [_coroutine]}, "is not a context manager: decorate it with @asynccontextmanager"),
         ({"dependencies": {"Mailer": Mailer}}, r"'Mailer' is a text; write the annotation itself: \{Mailer: ...\}"),
         ({"dependencies": {Mailer: lambda n: n}}, "needs 'n', which nothing gives: give it a default or INJECTED"),
     ],
@@ -227,4 +227,4 @@ async def test_middleware_that_gives_no_context_manager_is_named(database_url: s
 
     async with app.running():
         ended = await app.wait(await app.enqueue(send.call()), timeout=60)
-    assert "nothing gave None, which is no context manager" in ended.errors[-1]["message"]
+    assert "nothing gave None, which is not a context manager" in ended.errors[-1]["message"]

@@ -1,4 +1,4 @@
-"""Schedules are changed at run time: what they start, when, and what they do while the one before is unfinished."""
+"""Schedules are changed at run time: what they start, when, and what they do while the previous one is unfinished."""
 
 from __future__ import annotations
 

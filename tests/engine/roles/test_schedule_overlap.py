@@ -97,7 +97,7 @@ def test_a_flow_waits_for_the_run_before_or_cancels_it(tidemill: TestKit, app: A
         assert [run.state for run in tidemill.started("Slow")] == ["running"]
         told = explained(tidemill, app, "s")
         assert [each.outcome for each in told.fires] == ["waiting"] * 3 + ["started"]
-        assert "3 fires wait for the one before: its overlap is queue." in told.why
+        assert "3 fires wait for the previous one: its overlap is queue." in told.why
         put(tidemill, app, "Slow", "cancel")
         tidemill.advance("1h")
         ended = ["cancelled", "running"]

@@ -134,7 +134,7 @@ async def test_a_fire_is_skipped_while_the_run_or_job_of_the_one_before_is_unfin
         await database.fetch("UPDATE tidemill.run SET state = 'succeeded', ended_at = now()")
         await eventually(lambda: has_runs(database, 2))
     told = await app.do(explain_schedule, ScheduleRef(name="digest"))
-    assert any("because the one before was unfinished" in each for each in told.why)
+    assert any("because the previous one was unfinished" in each for each in told.why)
 
 
 async def has_overlapped(database: Database) -> bool:

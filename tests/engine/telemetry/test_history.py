@@ -35,12 +35,12 @@ async def test_reports_of_several_processes_add_up(database: Database) -> None:
     at = Local(database, Caller("ann", "viewer"))
     (task,) = (await at.do(list_history, ListHistory(kind="task"))).items
     assert (task.name, task.ended, task.failed, task.seconds) == ("send", 10, 1, 100.5)
-    assert (task.half_within, task.most_within) == (0.1, 30.0)
+    assert (task.p50, task.p99) == (0.1, 30.0)
     hosts = (await at.do(list_history, ListHistory(kind="host"))).items
     assert {each.name: (each.ended, each.failed) for each in hosts} == {"beta": (5, 0), "alpha": (5, 1)}
     assert hosts[0].name == "beta", "the one that worked longest comes first"
     (period,) = (await at.do(get_history, GetHistory(kind="queue", name="mail"))).items
-    assert (period.ended, period.half_waited, period.lasts) == (10, 0.5, 1800.0)
+    assert (period.ended, period.waited_p50, period.lasts) == (10, 0.5, 1800.0)
 
 
 async def test_a_period_in_which_nothing_was_done_is_zero_and_one_before_the_first_is_unknown(
@@ -54,7 +54,7 @@ async def test_a_period_in_which_nothing_was_done_is_zero_and_one_before_the_fir
     assert (periods[0].ended, periods[-1].ended) == (4, 2)
     between = periods[1:-1]
     assert {each.ended for each in between} == {0}
-    assert {each.half_within for each in between} == {None}, "no attempt took no time"
+    assert {each.p50 for each in between} == {None}, "no attempt took no time"
     assert sum(each.lasts for each in periods) < 4 * 86_400, "the month before is not there"
     assert (await at.do(get_history, GetHistory(kind="task", name="other"))).items == []
     await database.fetch(EARLIER, 40)
@@ -87,7 +87,7 @@ async def test_what_a_worker_does_is_in_the_history(app: App, database: Database
         }
         for kind, name in kinds.items():
             (period,) = (await at.do(get_history, GetHistory(kind=kind, name=name))).items
-            assert period.most_waited is not None, f"how long jobs of this {kind} waited is known"
+            assert period.waited_p99 is not None, f"how long jobs of this {kind} waited is known"
 
 
 async def test_two_processes_of_a_host_have_histories_of_their_own(database: Database) -> None:
@@ -97,7 +97,7 @@ async def test_two_processes_of_a_host_have_histories_of_their_own(database: Dat
     workers = (await at.do(list_history, ListHistory(kind="worker"))).items
     assert [(each.name, each.ended) for each in workers] == [("alpha:18", 5), (f"alpha:{ALPHA.pid}", 5)]
     (period,) = (await at.do(get_history, GetHistory(kind="worker", name="alpha:18"))).items
-    assert (period.ended, period.half_within, period.half_waited) == (5, 30.0, 0.5)
+    assert (period.ended, period.p50, period.waited_p50) == (5, 30.0, 0.5)
 
 
 def test_the_parts_of_a_histogram() -> None:

@@ -12,13 +12,13 @@ import pytest
 
 from tests.support import eventually
 from tests.support.callers import CALLERS, Caller, plain_without_connection, without_connection
+from tests.support.shop import Asking, Word
 from tests.support.start_table import CALLS, OPTIONS, groups_of, guide_reasons, guide_table
 from tidemill import App, ModelSpec
 from tidemill.core.errors import ConfigError
 from tidemill.dags import Dag, input_node, node
 from tidemill.engine.jobs.enqueue_options import EnqueueOptions
 from tidemill.engine.runs.start_options import NOT_FOR_RUNS, StartOptions
-from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
 from tidemill.ops.runs.runs import RunRef, get_run
 from tidemill.pipelines import DatabaseStates, Pipeline
 from tidemill.store.database import Database
@@ -32,20 +32,6 @@ notes = Pipeline("notes", store=DatabaseStates("notes"))
 @notes.stage(input="raw/{name}.txt", output="done/{name}.txt")
 def finish(text: bytes) -> bytes:
     return text
-
-
-class Word(Event):
-    text: str
-
-
-class Topic(StartEvent):
-    topic: str = ""
-
-
-class Asking(Workflow):
-    @step
-    async def ask(self, ctx: Context, ev: Topic) -> StopEvent:
-        return StopEvent(result=(await ctx.wait_for_event(Word)).text)
 
 
 class Shop:

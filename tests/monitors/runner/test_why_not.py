@@ -36,13 +36,13 @@ async def test_the_reason_why_nothing_opened_is_told_with_state_and_timers(datab
         found = await why_not(database, "hot", "a")
         assert (found.kind, found.id, found.state) == ("trigger", "heat/hot/a", "quiet")
         text = " ".join(found.why)
-        assert "was last checked at 2026-01-05 08:00:00 UTC (tick 1), after 1 event, the last at" in text
+        assert "was last checked at 2026-01-05 08:00:00 UTC (tick 1); 1 event of it evaluated, the last at" in text
         assert "Its condition was false at that check: `" in text
         assert "s.hot_since is not None" in text
         assert found.trigger is not None
         assert found.trigger.state["count"] == 1
         assert found.trigger.next_check_at is not None
-        assert "Alert a1 is open since" in " ".join((await why_not(database, "hot", "b")).why)
+        assert "Alert a1 has been open since" in " ".join((await why_not(database, "hot", "b")).why)
         text = " ".join((await why_not(database, "silent", "a")).why)
         assert "It is absent after 5m: at 2026-01-05 08:04:50 UTC" in text
         assert "it opens at 2026-01-05 09:00:00 UTC" in " ".join((await why_not(database, "held", "b")).why)
@@ -58,7 +58,7 @@ async def test_the_reason_why_nothing_opened_is_told_with_state_and_timers(datab
         assert "`tidemill monitor trigger hot on` switches it on" in found.why[0]
         await add_to_roster(database, "heat", ["c"], [shard_of("c")], backfill=None, by="me")
         text = " ".join((await why_not(database, "silent", "c")).why)
-        assert "c was last checked never, after 0 events, nothing was ever heard from it" in text
+        assert "c has not been checked yet; no event of it was evaluated" in text
         with pytest.raises(NotFoundError, match="does not follow 'd'"):
             await why_not(database, "hot", "d")
         with pytest.raises(NotFoundError, match="no monitor has a trigger 'hto'; there are bad, held, hot"):

@@ -234,12 +234,12 @@ async def test_pipelines_disabled_workflow_files_stages_and_inputs_can_be_named(
     for id in ("out", "p/out"):
         with pytest.raises(NotFoundError, match="is a stage: write the path of one of its outputs, or out/ENTITY"):
             await told.why(id)
-    with pytest.raises(NotFoundError, match=r"'in/a.txt' is an input, of stage out, and is no state"):
+    with pytest.raises(NotFoundError, match=r"'in/a.txt' is an input, of stage out, and is not a state"):
         await told.why("in/a.txt")
     other = Pipeline("other", root=told.root)
     other.stage(input="else/{id}.txt", output="made/{id}.txt", name="made", version="1")(lambda entity, text: text)
     await told.build(other, {})
-    with pytest.raises(NotFoundError, match=r"'in/a.txt' is an input, of stage out, and is no state of pipeline p"):
+    with pytest.raises(NotFoundError, match=r"'in/a.txt' is an input, of stage out, and is not a state of pipeline p"):
         await told.why("in/a.txt")
 
 

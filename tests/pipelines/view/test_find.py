@@ -39,7 +39,7 @@ def test_a_state_is_found_by_each_form_of_its_id(text: str, meant: tuple[str, st
 
 
 def test_what_is_no_state_says_what_to_write() -> None:
-    with pytest.raises(NotFoundError, match="is no state of pipeline pages: write the path of an output"):
+    with pytest.raises(NotFoundError, match="is not a state of pipeline pages: write the path of an output"):
         find_state([PAGES, SITE], "pages/tides.pdf")
     with pytest.raises(ConfigError, match=r"could be of several pipelines \(site, twin\)"):
         find_state([PAGES, SITE, line("twin", copy="pages/copies/{name}.txt")], "pages/copies/tides.txt")

@@ -10,33 +10,10 @@ import pytest
 
 from tests.support.cli import run
 from tests.support.external import External
-from tests.support.waiting import PATIENT
-from tidemill import App
+from tests.support.shop import Ask, Go, shop
 from tidemill.core.errors import ConfigError
-from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.maintenance.backup import back_up, restore
-
-
-class Go(Event):
-    answer: int
-
-
-class Ask(Workflow[StartEvent, int]):
-    @step
-    async def ask(self, ctx: Context, ev: StartEvent) -> StopEvent:
-        return StopEvent(result=(await ctx.wait_for_event(Go)).answer)
-
-
-def shop(url: str) -> App:
-    app = App("shop", database_url=url, **PATIENT)
-    app.workflow(Ask)
-
-    @app.task
-    async def double(number: int) -> int:
-        return 2 * number
-
-    return app
 
 
 async def test_a_backup_of_a_working_database_is_restored_and_its_work_goes_on(

@@ -16,6 +16,7 @@ from tidemill import Discard, RetryAfter, Snooze
 from tidemill.sources import JsonlSource
 from tidemill.streams import Batch, Filtered, Plan, task
 from tidemill.streams.engine.answers import describe
+from tidemill.streams.runner.link import DeliveryDetails
 
 
 async def test_every_message_is_answered_once_and_in_few_frames() -> None:
@@ -142,8 +143,8 @@ async def test_only_the_plans_that_are_left_run_again() -> None:
             ran.append(f"Two {ctx.message.attempt}")
 
     async with bench(One, Two) as made:
-        extra = (None, None, None, 0.0, None, 2, ("Two",))
-        await made.answer(made.give(b"1", extra=extra)[0])
+        details = DeliveryDetails(attempt=2, plans=("Two",))
+        await made.answer(made.give(b"1", details=details)[0])
     assert ran == ["Two 2"]
 
 
@@ -212,8 +213,8 @@ async def test_a_message_past_its_deadline_is_not_begun() -> None:
             raise AssertionError
 
     async with bench(Never) as made:
-        extra = (None, None, None, 0.0, time.time() - 1, 1, None)
-        assert (await made.answer(made.give(b"1", extra=extra)[0])).status == "expired"
+        details = DeliveryDetails(deadline=time.time() - 1)
+        assert (await made.answer(made.give(b"1", details=details)[0])).status == "expired"
 
 
 async def test_errors_keep_their_words_through_any_wrapping() -> None:
@@ -277,11 +278,11 @@ async def test_an_exception_that_is_none_fails_its_message_and_costs_no_slot(err
             raise error
 
     async with bench(Single, Plain, Graph, Together) as at:
-        for extra in (None, (None, None, None, 0.0, None, 1, ("Single",))):
-            (ticket,) = at.give(b"1", extra=extra)
+        for details in (None, DeliveryDetails(plans=("Single",))):
+            (ticket,) = at.give(b"1", details=details)
             answer = await at.answer(ticket)
             assert answer.status == "failed"
-            assert len(answer.failures) == (4 if extra is None else 1)
+            assert len(answer.failures) == (4 if details is None else 1)
 
 
 async def test_a_decoder_that_panics_costs_only_its_message() -> None:

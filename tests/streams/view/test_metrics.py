@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from tests.support import eventually, value
 from tests.support.streams import publish, running_stream
-from tidemill.cli.streams.view import picture
+from tidemill.cli.streams.view import streams_page
 from tidemill.core.codec import decode
 from tidemill.core.retry import retry
 from tidemill.engine.application.load_app import load_module
@@ -126,7 +126,7 @@ async def test_ids_that_are_forgotten_before_their_time_are_reported(
             (row,) = await read_status(database, "s")
             line = StreamLine("s", [{"host": "h", "pid": 1, **decode(row["status"], dict[str, Any])}], 0, 0)
             shown = io.StringIO()
-            Console(file=shown, width=200).print(picture([line]))
+            Console(file=shown, width=200).print(streams_page([line]))
             assert "posts: 5 message ids are remembered here; 7 were forgotten" in shown.getvalue()
     warned = [line for line in lines if "more message ids came" in line["event"]]
     assert [(line["source"], line["log_level"]) for line in warned] == [("posts", "warning")]

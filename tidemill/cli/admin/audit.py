@@ -16,9 +16,9 @@ from tidemill.ops.admin.audit import AuditEntry, ListAudit, list_audit
 
 
 @options_of(ListAudit)
-def audit(args: ListAudit, *, limit: Shown = 50, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
+def audit(args: ListAudit, *, limit: Shown = 50, json: Json = False, connection: ServerOptions = ANYWHERE) -> None:
     """List what operators did, the newest first."""
-    rows, cursor = place.run(lambda at: read_pages(at, list_audit, args, limit))
+    rows, cursor = connection.run(lambda at: read_pages(at, list_audit, args, limit))
     nothing = "nothing yet: pause, retry, cancel and the like are recorded here"
     none = nothing if args == ListAudit() else "no entry matches"
     show(rows, audit_table, json=json, none=none, cursor=cursor)

@@ -8,12 +8,14 @@ from tidemill.cli.render import out, print_json, table
 from tidemill.engine.settings import ResolvedSetting, find_settings, hide_password, settings_from
 
 
-def config(*, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
+def config(*, json: Json = False, connection: ServerOptions = ANYWHERE) -> None:
     """Show every setting and where its value came from."""
-    found = find_settings(place.given())
+    found = find_settings(connection.given())
     settings_from(found)
-    if place.server_url is not None:
-        found.append(ResolvedSetting("server", hide_password(place.server_url), "argument" if place.server else SERVER))
+    if connection.server_url is not None:
+        found.append(
+            ResolvedSetting("server", hide_password(connection.server_url), "argument" if connection.server else SERVER)
+        )
     if json:
         shown = [item.shown if item.name.endswith(("_url", "_secret")) and item.value else item.value for item in found]
         return print_json(

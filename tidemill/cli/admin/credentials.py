@@ -32,9 +32,9 @@ commands = App(name="credentials", help="Credentials: secrets for workflow files
 
 
 @commands.default
-def list_command(*, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
+def list_command(*, json: Json = False, connection: ServerOptions = ANYWHERE) -> None:
     """List the credentials; never their values."""
-    rows = place.do(list_credentials, Nothing()).items
+    rows = connection.do(list_credentials, Nothing()).items
     show(rows, credentials_table, json=json, none="no credentials: tidemill credentials set NAME FIELD")
 
 
@@ -43,10 +43,10 @@ def set_command(
     name: Annotated[str, Parameter(help="The credential, as files name it.")],
     *fields: Annotated[str, Parameter(help="Its fields, each asked for: token, or user password.")],
     json: Json = False,
-    place: ServerOptions = ANYWHERE,
+    connection: ServerOptions = ANYWHERE,
 ) -> None:
     """Store a credential: each field is asked for, or a JSON object of them is read from standard input."""
-    made = place.do(set_credential, SetCredential(name=name, fields=_read(fields)))
+    made = connection.do(set_credential, SetCredential(name=name, fields=_read(fields)))
     if json:
         return print_json(made)
     out().print(f"credential {made.name} is stored: {', '.join(made.fields)}, sealed with key {made.key_id}")
@@ -55,16 +55,16 @@ def set_command(
 
 @commands.command
 @options_of(CredentialRef, positional=("name",))
-def delete(args: CredentialRef, *, place: ServerOptions = ANYWHERE) -> None:
+def delete(args: CredentialRef, *, connection: ServerOptions = ANYWHERE) -> None:
     """Delete a credential: nodes that name it fail."""
-    place.do(delete_credential, args)
+    connection.do(delete_credential, args)
     out().print(f"credential {args.name} is deleted")
 
 
 @commands.command
-def rotate(*, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
+def rotate(*, json: Json = False, connection: ServerOptions = ANYWHERE) -> None:
     """Seal every credential again with the newest key; afterwards the older keys can be removed."""
-    made = place.do(rotate_credentials, Nothing())
+    made = connection.do(rotate_credentials, Nothing())
     if json:
         return print_json(made)
     out().print(f"{made.count:,} credentials are sealed again, with key {made.key_id}")

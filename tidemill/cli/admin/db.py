@@ -58,12 +58,12 @@ def status(
     /,
     *,
     json: Json = False,
-    place: ConnectionOptions = HERE,
+    connection: ConnectionOptions = HERE,
 ) -> None:
     """Say where the database is, which applications it has, and whether their schemas fit this code."""
-    known = application(app, place.arguments()) if app else None
+    known = application(app, connection.arguments()) if app else None
     where, chains = asyncio.run(
-        _status(known.settings if known else place.settings(), known.declarations.chains if known else ())
+        _status(known.settings if known else connection.settings(), known.declarations.chains if known else ())
     )
     if json:
         return print_json({"where": where, "chains": chains})
@@ -78,12 +78,12 @@ def status(
 
 
 @commands.command
-def check(*, json: Json = False, place: ServerOptions = ANYWHERE) -> int:
+def check(*, json: Json = False, connection: ServerOptions = ANYWHERE) -> int:
     """Find rows that do not fit together, and say what to do; returns 1 if there are any. Changes nothing.
 
     Without --application, the tables of all applications in the database are checked.
     """
-    found = place.do(check_database, Nothing()).findings
+    found = connection.do(check_database, Nothing()).findings
     if json:
         print_json(found)
     elif not found:
@@ -109,15 +109,15 @@ def migrate(
     ] = None,
     /,
     *,
-    place: ConnectionOptions = HERE,
+    connection: ConnectionOptions = HERE,
 ) -> None:
     """Bring the schema to the version that this code needs; makes the embedded database if there is none.
 
     Without an application, the schemas of all applications in the database are migrated.
     """
-    known = application(app, place.arguments()) if app else None
+    known = application(app, connection.arguments()) if app else None
     chains = (OWN_CHAIN, *(known.declarations.chains if known else ()))
-    applied, built = asyncio.run(_migrate(known.settings if known else place.settings(), chains))
+    applied, built = asyncio.run(_migrate(known.settings if known else connection.settings(), chains))
     for name in applied:
         out().print(f"applied {name}")
     for name in built:
@@ -142,16 +142,16 @@ def downgrade(
         str | None, Parameter(help="The schema of the migrations to undo, where an application has several.")
     ] = None,
     yes: Annotated[bool, Parameter(help="Do not ask.")] = False,
-    place: ConnectionOptions = HERE,
+    connection: ConnectionOptions = HERE,
 ) -> None:
     """Undo migrations. What they had made is dropped, with all that is in it."""
-    known = application(app, place.arguments()) if app else None
+    known = application(app, connection.arguments()) if app else None
     undoing = _own_chain(known.declarations.chains, chain) if known else OWN_CHAIN
     if not 0 <= to <= undoing.latest:
         raise ConfigError(f"there is no schema version {to}; this code knows 0 to {undoing.latest}")
     if not yes and not agreed(f"undo everything above version {to}, and lose what is in it"):
         return
-    undone = asyncio.run(_downgrade(known.settings if known else place.settings(), undoing, to))
+    undone = asyncio.run(_downgrade(known.settings if known else connection.settings(), undoing, to))
     for name in undone:
         out().print(f"undid {name}")
     if not undone:
@@ -167,10 +167,10 @@ def reseal(
     /,
     *,
     json: Json = False,
-    place: ConnectionOptions = HERE,
+    connection: ConnectionOptions = HERE,
 ) -> int:
     """Seal payloads again with the newest key, while everything goes on; afterwards the older keys can be removed."""
-    settings = place.settings() if app is None else application(app, place.arguments()).settings
+    settings = connection.settings() if app is None else application(app, connection.arguments()).settings
     made = asyncio.run(_reseal(settings))
     if json:
         print_json(made)
@@ -182,9 +182,9 @@ def reseal(
 
 
 @commands.command
-def shell(*, place: ConnectionOptions = HERE) -> int:
+def shell(*, connection: ConnectionOptions = HERE) -> int:
     """Open psql on the database."""
-    return asyncio.run(_shell(place))
+    return asyncio.run(_shell(connection))
 
 
 @commands.command
@@ -192,21 +192,21 @@ def backup(
     folder: Annotated[Path, Parameter(help="A new or empty folder for the backup.")],
     /,
     *,
-    place: ConnectionOptions = HERE,
+    connection: ConnectionOptions = HERE,
 ) -> None:
     """Back up the whole database while everything goes on: jobs, runs, messages, states, and your own tables in it."""
-    _report("backed up", asyncio.run(_back_up(place.settings(), folder)))
+    _report("backed up", asyncio.run(_back_up(connection.settings(), folder)))
 
 
 @commands.command
 def restore(
-    folder: Annotated[Path, Parameter(help="The folder of a backup.")], /, *, place: ConnectionOptions = HERE
+    folder: Annotated[Path, Parameter(help="The folder of a backup.")], /, *, connection: ConnectionOptions = HERE
 ) -> None:
     """Restore a backup into an empty database, and check that every row has arrived.
 
     What ran at the time of the backup goes on where it was: leases of its processes have lapsed.
     """
-    _report("restored", asyncio.run(_restore(place.settings(), folder)))
+    _report("restored", asyncio.run(_restore(connection.settings(), folder)))
 
 
 @commands.command
@@ -220,21 +220,21 @@ def move(
             "until they are started again with the new URL."
         ),
     ] = False,
-    place: ConnectionOptions = HERE,
+    connection: ConnectionOptions = HERE,
 ) -> None:
     """Copy everything into another database, check that every row has arrived, and make the old one read-only.
 
     Set TIDEMILL_DATABASE_URL to the new one, and start again. `tidemill db reopen` goes back to the old one.
     """
-    _report("moved", asyncio.run(_move(place.settings(), to, live=live)))
+    _report("moved", asyncio.run(_move(connection.settings(), to, live=live)))
     public, _ = without_password(to)
     out().print(f"now set TIDEMILL_DATABASE_URL={public} (with its password) and start every process again")
 
 
 @commands.command
-def reopen(*, place: ConnectionOptions = HERE) -> None:
-    """Let a database that was moved be written to again: the copy must not be used any more."""
-    was_closed = asyncio.run(_reopen(place.settings()))
+def reopen(*, connection: ConnectionOptions = HERE) -> None:
+    """Let a database that was moved be written to again: the copy must no longer be used."""
+    was_closed = asyncio.run(_reopen(connection.settings()))
     out().print("it can be written to again" if was_closed else "nothing to do: it can be written to")
 
 
@@ -254,7 +254,7 @@ def _own_chain(chains: Sequence[Chain], schema: str | None) -> Chain:
     meant = [chain for chain in chains if schema in (None, chain.schema)]
     if len(meant) != 1:
         names = ", ".join(str(chain.schema) for chain in chains) or "none"
-        raise ConfigError(f"say which migrations of the application with --chain: those of {names}")
+        raise ConfigError(f"name the application's migrations with --chain: {names}")
     return meant[0]
 
 
@@ -311,9 +311,9 @@ async def _reopen(settings: Settings) -> bool:
         await database.close()
 
 
-async def _shell(place: ConnectionOptions) -> int:
+async def _shell(connection: ConnectionOptions) -> int:
     """psql as a child, not in our place: if we run the embedded server, it has to outlive the shell."""
-    settings = place.settings()
+    settings = connection.settings()
     async with opened(settings, schema=False) as database:
         command, secrets = psql_command(database.dsn)
         environment = {**os.environ, **secrets}

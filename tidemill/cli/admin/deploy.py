@@ -15,13 +15,13 @@ commands = App(name="deploy", help="Check the next version of the application be
 
 
 @commands.command
-def check(app: Application, /, *, json: Json = False, place: ConnectionOptions = HERE) -> int:
+def check(app: Application, /, *, json: Json = False, connection: ConnectionOptions = HERE) -> int:
     """Say which runs, jobs, states and schedules would not go on with this version. Changes nothing.
 
     The exit status is 1 if something would break.
     """
-    place.arguments()  # An error if a server is named: the code is here.
-    here = ServerOptions(place.database_url, place.directory, place.schema, place.application)
+    connection.arguments()  # An error if a server is named: the code is here.
+    here = ServerOptions(connection.database_url, connection.directory, connection.schema, connection.application)
     found = here.do(check_deploy, Nothing(), app=app)
     if json:
         print_json(found)

@@ -14,7 +14,7 @@ from tidemill.ops.operator.operation import Operator
 
 
 @options_of(ForgetData)
-def forget(args: ForgetData, *, yes: Yes = False, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
+def forget(args: ForgetData, *, yes: Yes = False, json: Json = False, connection: ServerOptions = ANYWHERE) -> None:
     """Delete everything that is stored under a key, or the jobs with a tag, and say how much that was."""
 
     async def work(at: Operator) -> DataForgotten | None:
@@ -24,7 +24,7 @@ def forget(args: ForgetData, *, yes: Yes = False, json: Json = False, place: Ser
                 return None
         return await at.do(forget_data, args)
 
-    found = place.run(work)
+    found = connection.run(work)
     if found is None:
         return None
     return print_json(found) if json else out().print(forgotten_table(found))

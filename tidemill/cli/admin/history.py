@@ -39,24 +39,24 @@ def history(
     *,
     within: Annotated[str, Parameter(help="How far back: 6h, 1d, 30d; at most 31 days.")] = "1d",
     json: Json = False,
-    place: ServerOptions = ANYWHERE,
+    connection: ServerOptions = ANYWHERE,
 ) -> None:
     """Show how much tasks, queues, hosts or workers did, how long it took and how much of it failed."""
     none = f"no {kind} did anything in this time" if name is None else f"{kind} {name} did nothing in this time"
     if name is None:
         return show(
-            place.do(list_history, ListHistory(kind=kind, within=within)).items, sums_table, json=json, none=none
+            connection.do(list_history, ListHistory(kind=kind, within=within)).items, sums_table, json=json, none=none
         )
-    periods = place.do(get_history, GetHistory(kind=kind, name=name, within=within)).items
+    periods = connection.do(get_history, GetHistory(kind=kind, name=name, within=within)).items
     if not periods and not json:
-        none += place.run(lambda at: meant_name(at, kind, name))
+        none += connection.run(lambda at: meant_name(at, kind, name))
     return show(periods, periods_table, json=json, none=none)
 
 
 async def meant_name(at: Operator, kind: Kind, name: str) -> str:
     """The name that a misspelt task, queue, host or worker probably meant; nothing for one that did something."""
     known = [row.name for row in (await at.do(list_history, ListHistory(kind=kind, within=f"{KEPT_DAYS}d"))).items]
-    if kind == "task":  # One that has not run yet is known to the workers.
+    if kind == "task":  # The workers also know tasks that have not run yet.
         workers = (await at.do(list_workers, ListWorkers(ended_within=0.0))).items
         newest = max((row.id for row in workers if row.queues and row.tasks), default=None)
         known += [] if newest is None else (await at.do(get_worker, WorkerNumber(id=newest))).tasks
@@ -74,14 +74,14 @@ def periods_table(rows: Sequence[WorkPeriod], now: datetime) -> Table:
     waits = ("waited p50", "waited p99")
     made = table("since", *_TIMES, *waits, numbers=(*_TIMES, *waits))
     for row in rows:
-        made.add_row(ago(row.at, now), *_cells(row), *map(_length, (row.half_waited, row.most_waited)))
+        made.add_row(ago(row.at, now), *_cells(row), *map(_length, (row.waited_p50, row.waited_p99)))
     return made
 
 
 def _cells(row: WorkDone) -> list[str | Text]:
     mean = row.seconds / row.ended if row.ended else None
     failed = Text(f"{row.failed:,}", style="bold red" if row.failed else "")
-    return [f"{row.ended:,}", failed, *map(_length, (mean, row.half_within, row.most_within))]
+    return [f"{row.ended:,}", failed, *map(_length, (mean, row.p50, row.p99))]
 
 
 def _length(seconds: float | None) -> str:

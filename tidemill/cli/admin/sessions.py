@@ -19,17 +19,17 @@ session = App(name="session", help="List the browsers that are logged in, and lo
 
 
 @session.command(name="list")
-def list_command(*, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
+def list_command(*, json: Json = False, connection: ServerOptions = ANYWHERE) -> None:
     """List the sessions of browsers, newest first: your own, or all if you are an admin."""
-    rows = place.do(list_sessions, Nothing()).items
+    rows = connection.do(list_sessions, Nothing()).items
     show(rows, sessions_table, json=json, none="no sessions: no browser is logged in")
 
 
 @session.command
 @options_of(SessionRef, positional=("id",))
-def end(args: SessionRef, *, place: ServerOptions = ANYWHERE) -> None:
+def end(args: SessionRef, *, connection: ServerOptions = ANYWHERE) -> None:
     """End a session: its browser is logged out."""
-    place.do(end_session, args)
+    connection.do(end_session, args)
     out().print(f"session {args.id} is ended")
 
 

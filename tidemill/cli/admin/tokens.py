@@ -39,12 +39,12 @@ def create(
     role: Annotated[str, Parameter(help=ROLE_HELP)] = "viewer",
     expires: Annotated[str, Parameter(help="How long it is valid: 90d, 12h; or never to expire.")] = "90d",
     json: Json = False,
-    place: TokenOptions = ALL_APPLICATIONS,
+    connection: TokenOptions = ALL_APPLICATIONS,
 ) -> None:
     """Make an API token and print it: it is shown this once. With --application it is for this one only."""
     lasts = None if expires == "never" else parse_duration(expires, what="--expires")
-    wanted = msgspec.structs.replace(args, role=role, application=place.application, expires_in=lasts)
-    made = place.do(create_token, wanted)
+    wanted = msgspec.structs.replace(args, role=role, application=connection.application, expires_in=lasts)
+    made = connection.do(create_token, wanted)
     if json:
         return print_json({"secret": made.secret, **msgspec.structs.asdict(made.token)})
     print(made.secret, flush=True)
@@ -59,26 +59,26 @@ def create(
 def link(
     *,
     url: Annotated[str, Parameter(help="The server's address, as the browser reaches it.")] = "http://127.0.0.1:7433",
-    place: ServerOptions = ANYWHERE,
+    connection: ServerOptions = ANYWHERE,
 ) -> None:
     """Print a link that logs one browser in, once, as an admin."""
-    made = place.do(create_login_link, Nothing())
-    server = place.server_url or ""
+    made = connection.do(create_login_link, Nothing())
+    server = connection.server_url or ""
     print(login_url(server if server.startswith("http") else url, made.secret), flush=True)
 
 
 @token.command(name="list")
-def list_command(*, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
+def list_command(*, json: Json = False, connection: ServerOptions = ANYWHERE) -> None:
     """List the tokens, newest first; never the tokens themselves."""
-    rows = place.do(list_tokens, Nothing()).items
+    rows = connection.do(list_tokens, Nothing()).items
     show(rows, tokens_table, json=json, none="no tokens: tidemill token create NAME --role admin")
 
 
 @token.command
 @options_of(TokenRef, positional=("id",))
-def revoke(args: TokenRef, *, place: ServerOptions = ANYWHERE) -> None:
+def revoke(args: TokenRef, *, connection: ServerOptions = ANYWHERE) -> None:
     """Revoke a token for good, and log out the browsers that used it."""
-    place.do(revoke_token, args)
+    connection.do(revoke_token, args)
     out().print(f"token {args.id} is revoked")
 
 

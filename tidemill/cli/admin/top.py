@@ -13,7 +13,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.live import Live
 
-from tidemill.cli.admin.top_view import Scene, picture
+from tidemill.cli.admin.top_view import TopData, top_page
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.render import out, print_json, terminal
 from tidemill.core.errors import ConfigError, TidemillError
@@ -31,19 +31,19 @@ MOST_RUNS = 8
 
 def top(
     *,
-    once: Annotated[bool, Parameter(help="Print it once and leave.")] = False,
-    json: Annotated[bool, Parameter(help="Print one JSON document and leave.")] = False,
-    place: ServerOptions = ANYWHERE,
+    once: Annotated[bool, Parameter(help="Print it once and exit.")] = False,
+    json: Annotated[bool, Parameter(help="Print one JSON document and exit.")] = False,
+    connection: ServerOptions = ANYWHERE,
 ) -> None:
-    """Watch hosts, workers, queues and runs live; q or Ctrl-C leaves."""
+    """Watch hosts, workers, queues and runs live; q or Ctrl-C quits."""
     if not (once or json) and not sys.stdout.isatty():
         raise ConfigError("`tidemill top` needs a terminal to draw on: use --once or --json here")
-    asyncio.run(_show(place, json) if once or json else _watch(place))
+    asyncio.run(_show(connection, json) if once or json else _watch(connection))
 
 
-async def read_scene(at: Operator) -> Scene:
+async def read_top_data(at: Operator) -> TopData:
     """Everything that `top` shows, as it is now."""
-    return Scene(
+    return TopData(
         where=at.where,
         at=datetime.now(UTC),
         hosts=(await at.do(list_hosts, ListHosts(within=HOSTS_WITHIN))).items,
@@ -53,20 +53,20 @@ async def read_scene(at: Operator) -> Scene:
     )
 
 
-async def _show(place: ServerOptions, json: bool) -> None:
-    async with place.operator() as at:
-        scene = await read_scene(at)
+async def _show(connection: ServerOptions, json: bool) -> None:
+    async with connection.operator() as at:
+        data = await read_top_data(at)
     if json:
-        print_json(scene)
+        print_json(data)
     else:
         console = out()
-        console.print(picture(scene, width=console.width))
+        console.print(top_page(data, width=console.width))
 
 
-async def _watch(place: ServerOptions) -> None:
+async def _watch(connection: ServerOptions) -> None:
     console = terminal()
     leaving = asyncio.Event()
-    async with place.operator() as at, at.watch("hosts") as changes:
+    async with connection.operator() as at, at.watch("hosts") as changes:
         live = Live(console=console, screen=True, auto_refresh=False, redirect_stderr=False)
         with _keys(leaving.set), live:
             drawing = asyncio.create_task(_draw(at, live, changes))
@@ -82,17 +82,17 @@ async def _watch(place: ServerOptions) -> None:
 async def _draw(at: Operator, live: Live, changes: ChangeWatch) -> None:
     """Redraw the screen at changes, at least every second and at most a few times a second."""
     loop = asyncio.get_running_loop()
-    scene: Scene | None = None
+    data: TopData | None = None
     trouble: str | None = None
     while True:
         began = loop.time()
         try:
-            scene, trouble = await read_scene(at), None
+            data, trouble = await read_top_data(at), None
         except TidemillError as error:
             trouble = str(error)
-        if scene is not None:
+        if data is not None:
             size = live.console.size
-            live.update(picture(scene, width=size.width, height=size.height, trouble=trouble, live=True), refresh=True)
+            live.update(top_page(data, width=size.width, height=size.height, trouble=trouble, live=True), refresh=True)
         elif trouble is not None:
             raise ConfigError(trouble)
         await asyncio.sleep(max(AT_MOST, (loop.time() - began) * COST_RATIO))

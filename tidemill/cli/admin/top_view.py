@@ -1,4 +1,4 @@
-"""The picture that `tidemill top` draws: one table each for hosts, workers, queues and runs."""
+"""The page that `tidemill top` draws: one table each for hosts, workers, queues and runs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tidemill.version import VERSION
 WIDE = 104
 STALE = 20.0
 BAR = 8
-FIRST = 14  # the first columns of all tables are at least so wide, to stand in one line
+FIRST = 14  # the least width of every table's first column, so that they line up
 WARN, ALARM = 0.75, 0.9
 
 
-class Scene(msgspec.Struct, frozen=True):
+class TopData(msgspec.Struct, frozen=True):
     """What is drawn, or printed as JSON."""
 
     where: str
@@ -36,14 +36,14 @@ class Scene(msgspec.Struct, frozen=True):
     runs: Sequence[RunLine]
 
 
-def picture(
-    scene: Scene, *, width: int, height: int | None = None, trouble: str | None = None, live: bool = False
+def top_page(
+    data: TopData, *, width: int, height: int | None = None, trouble: str | None = None, live: bool = False
 ) -> RenderableType:
     """The whole screen; with a `height`, long tables are cut so that each of them shows something."""
-    samples = [(row, msgspec.convert(row.sample, HostSample)) for row in scene.hosts]
+    samples = [(row, msgspec.convert(row.sample, HostSample)) for row in data.hosts]
     used = {(row.name, each.pid): each for row, sample in samples for each in sample.processes}
-    most = _share_height(scene, sum(len(sample.gpus) for _, sample in samples), height)
-    parts: list[RenderableType] = [_title(scene, width, live)]
+    most = _share_height(data, sum(len(sample.gpus) for _, sample in samples), height)
+    parts: list[RenderableType] = [_title(data, width, live)]
     if trouble is not None:
         parts.append(Text(cut(trouble, width), style="bold red", no_wrap=True))
     parts += _part(
@@ -54,20 +54,20 @@ def picture(
     )
     parts += _part(
         "workers",
-        [_workers(scene.workers[: most[1]], used, scene.at, width)] if scene.workers else [],
-        len(scene.workers) - most[1],
+        [_workers(data.workers[: most[1]], used, data.at, width)] if data.workers else [],
+        len(data.workers) - most[1],
         "no worker runs: tidemill worker app.py",
     )
     parts += _part(
         "queues",
-        [_queues(scene.queues[: most[2]], width)] if scene.queues else [],
-        len(scene.queues) - most[2],
+        [_queues(data.queues[: most[2]], width)] if data.queues else [],
+        len(data.queues) - most[2],
         "no queue is in use: a queue is made by enqueueing to it",
     )
     parts += _part(
         "runs",
-        [_runs(scene.runs[: most[3]], scene.at)] if scene.runs else [],
-        len(scene.runs) - most[3],
+        [_runs(data.runs[: most[3]], data.at)] if data.runs else [],
+        len(data.runs) - most[3],
         "no runs: start one with `await app.start(Workflow, ...)`",
     )
     return Group(*parts)
@@ -82,9 +82,9 @@ def size(number: float) -> str:
     return ""
 
 
-def _title(scene: Scene, width: int, live: bool) -> Text:
-    left = f"tidemill {VERSION} · {scene.where}"
-    right = f"{scene.at.astimezone():%H:%M:%S}" + (" · q leaves" if live else "")
+def _title(data: TopData, width: int, live: bool) -> Text:
+    left = f"tidemill {VERSION} · {data.where}"
+    right = f"{data.at.astimezone():%H:%M:%S}" + (" · q quits" if live else "")
     room = max(10, width - len(right) - 2)
     left = left if len(left) <= room else f"{left[: room - 1]}…"
     return Text.assemble((left, "bold"), " " * (width - len(left) - len(right)), (right, "dim"), no_wrap=True)
@@ -248,9 +248,9 @@ def _process(row: WorkerLine, most: int) -> str:
     return cut(row.host, most - len(pid)) + pid
 
 
-def _share_height(scene: Scene, gpus: int, height: int | None) -> tuple[int, int, int, int]:
+def _share_height(data: TopData, gpus: int, height: int | None) -> tuple[int, int, int, int]:
     """How many rows each table may have: what is short is shown whole, the rest share what room is left."""
-    wanted = [len(scene.hosts), len(scene.workers), len(scene.queues), len(scene.runs)]
+    wanted = [len(data.hosts), len(data.workers), len(data.queues), len(data.runs)]
     if height is None:
         return (wanted[0], wanted[1], wanted[2], wanted[3])
     room = max(4, height - 1 - 3 * 4 - (gpus + 2 if gpus else 0))

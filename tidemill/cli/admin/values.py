@@ -15,7 +15,7 @@ def value(
     where: Annotated[str, Parameter(help="Where it is, as the command that cut it says: job/result/7.")],
     /,
     *,
-    place: ServerOptions = ANYWHERE,
+    connection: ServerOptions = ANYWHERE,
 ) -> None:
     """Write a large value whole to the standard output, as it is stored."""
 
@@ -24,4 +24,4 @@ def value(
             sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
 
-    place.run(work)
+    connection.run(work)

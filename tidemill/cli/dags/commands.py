@@ -45,20 +45,20 @@ def start(
     unique_key: Annotated[str | None, Parameter(help="No second run of this dag with this key.")] = None,
     follow: Follow = False,
     json: Json = False,
-    place: ServerOptions = ANYWHERE,
+    connection: ServerOptions = ANYWHERE,
 ) -> int:
     """Start a durable run of a dag and print its id."""
     new = StartRun(workflow=what, args=read_arguments(args), unique_key=unique_key)
     known: App | None = None
-    if place.server_url is not None:
+    if connection.server_url is not None:
         if app is not None:
             raise ConfigError(f"the server has the application: leave out --app {app}")
         if is_file(what):
             new = _with_definition(new, load_dag(what))
     elif app is None:
-        raise ConfigError("say which application has the tasks: --app app.py")
+        raise ConfigError("name the application that has the tasks: --app app.py")
     else:
-        known = application(app, place.arguments())
+        known = application(app, connection.arguments())
 
     async def work(at: Operator) -> int:
         start = new
@@ -72,7 +72,7 @@ def start(
             await _require_declared(at, what)
         return await _show_started(at, await at.do(start_run, start), follow=follow, json=json)
 
-    return place.run(work, app=known)
+    return connection.run(work, app=known)
 
 
 @commands.command
@@ -91,11 +91,11 @@ def rerun(
     app: AppOption = None,
     follow: Follow = False,
     json: Json = False,
-    place: ServerOptions = ANYWHERE,
+    connection: ServerOptions = ANYWHERE,
 ) -> int:
     """Start a new run that does again what did not succeed in another, and print its id."""
     if edit is not None and from_ is None:
-        raise ConfigError("--edit is for one node: say which with --from NODE")
+        raise ConfigError("--edit is for one node: name it with --from NODE")
     args = RerunDag(id=run_number(id), start=from_)
     if edit is not None:
         args = msgspec.structs.replace(args, edited=read_value(edit, "edited input"))
@@ -103,7 +103,7 @@ def rerun(
     async def work(at: Operator) -> int:
         return await _show_started(at, await at.do(rerun_dag, args), follow=follow, json=json)
 
-    return place.run(work, app=app)
+    return connection.run(work, app=app)
 
 
 @commands.command(name="cancel-node")
@@ -115,11 +115,11 @@ def cancel_node_command(
     reason: Annotated[str | None, Parameter(help="Why, for the notes of the nodes.")] = None,
     app: AppOption = None,
     json: Json = False,
-    place: ServerOptions = ANYWHERE,
+    connection: ServerOptions = ANYWHERE,
 ) -> None:
     """Cancel a node of a run with all that follows from it, and print which nodes these are; the others go on."""
     args = CancelNode(id=run_number(id), node=node, reason=reason)
-    cancelled = place.run(lambda at: at.do(cancel_node, args), app=app)
+    cancelled = connection.run(lambda at: at.do(cancel_node, args), app=app)
     if json:
         print_json(cancelled)
     else:

@@ -74,19 +74,19 @@ def draw(
         str, Parameter(help="Where to: nightly.svg, nightly.mmd, or - for Mermaid text on the terminal.")
     ] = "-",
     run: Annotated[str | None, Parameter(help="The run to draw, as `tidemill runs` shows it: r12.")] = None,
-    place: ServerOptions = ANYWHERE,
+    connection: ServerOptions = ANYWHERE,
 ) -> None:
     """Draw a dag as Mermaid text or as an SVG picture; with a run, coloured by how far it is."""
     if out != "-" and Path(out).suffix not in (".svg", ".mmd", ".md"):
         raise ConfigError(f"--out {out}: the name of a picture ends in .svg or .mmd")
-    known = application(app, place.arguments()) if app else None
+    known = application(app, connection.arguments()) if app else None
     refs = known.declarations.hooks.ref_resolver if known else None
     if run is None:
         if what is None:
-            raise ConfigError("say what to draw: a file, the name of a dag, or --run r12")
+            raise ConfigError("name what to draw: a file, a dag, or --run r12")
         dag, nodes = asyncio.run(find_dag(what, known)), []
     else:
-        found = place.do(get_dag_tree, GetTree(id=run_number(run)), app=known)
+        found = connection.do(get_dag_tree, GetTree(id=run_number(run)), app=known)
         dag, nodes = Dag.from_json(encode(found.definition)), found.nodes
         if what is not None and asyncio.run(find_dag(what, known)) != dag:
             raise ConfigError(f"run {run} was started with another definition: leave out {what} to draw that")
@@ -117,7 +117,7 @@ async def find_dag(what: str, known: App | None) -> Dag:
     if is_file(what):
         return load_dag(what, refs=None if known is None else known.declarations.hooks.ref_resolver)
     if known is None:
-        raise ConfigError(f"{what!r} is no file; to mean a dag of an application by its name, say --app app.py")
+        raise ConfigError(f"{what!r} is not a file; for a dag of an application, add --app app.py")
     found = await known.runs.find_dag(what)
     if found is None:
         declared = ", ".join(known.runs.dags) or "none"

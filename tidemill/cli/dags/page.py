@@ -117,7 +117,7 @@ def tree_table(found: Sequence[NodeLine], width: int, *, wrap: bool) -> Table:
             Text(each.state, style=STYLES.get(each.state, "")),
             progress[at],
             times[at],
-            Text("\n".join(why), style=_tone(each)),
+            Text("\n".join(why), style=_style(each)),
         )
     return made
 
@@ -169,5 +169,5 @@ def _progress(each: NodeLine, wide: bool) -> Text:
     return Text.assemble(f"{words:>6} ", ("█" * full, "cyan"), ("░" * (BAR - full), "dim"))
 
 
-def _tone(each: NodeLine) -> str:
+def _style(each: NodeLine) -> str:
     return {"failed": "red", "waiting": "yellow", "queued": "yellow"}.get(each.state, "dim")

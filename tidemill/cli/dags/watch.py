@@ -28,7 +28,7 @@ LEAST_ROOM = 40  # lines of the tree at the end, when it has been followed
 async def show_dag_run(at_: Operator, number: int, *, at: int | None, follow: bool, json: bool) -> int:
     """Show a run of a dag once, as it was after a tick, or until it ends; returns the exit status."""
     if at is not None and follow:
-        raise ConfigError("--at shows the past and --follow the present: say one of them")
+        raise ConfigError("--at shows the past and --follow the present: give one of them")
     if follow:
         return await follow_run(at_, number, json=json)
     shown = await read_page(at_, number, tick=at)
@@ -43,7 +43,8 @@ async def show_dag_run(at_: Operator, number: int, *, at: int | None, follow: bo
 async def read_page(at: Operator, number: int, *, tick: int | None = None) -> DagPage:
     """A run as it is now, or as it was after a tick."""
     tree = await at.do(get_dag_tree, GetTree(id=number, at=tick))
-    return DagPage(await at.do(get_run, RunRef(id=number)), tree)  # After its tree: it has the result of an ended run.
+    # Read after the tree, so that an ended run has its result.
+    return DagPage(await at.do(get_run, RunRef(id=number)), tree)
 
 
 async def follow_run(at: Operator, number: int, *, json: bool) -> int:

@@ -38,17 +38,17 @@ Id = Annotated[str, Parameter(help="The batch, as `tidemill batch` shows it: b12
 
 @commands.default
 @options_of(ListBatches)
-def batches(args: ListBatches, *, limit: Shown = 25, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
+def batches(args: ListBatches, *, limit: Shown = 25, json: Json = False, connection: ServerOptions = ANYWHERE) -> None:
     """List batches, the newest first."""
-    rows, cursor = place.run(lambda at: read_pages(at, list_batches, args, limit))
+    rows, cursor = connection.run(lambda at: read_pages(at, list_batches, args, limit))
     none = "no batches yet: `await app.batch(calls)` enqueues one" if args.state is None else "no batch matches"
     show_rows(rows, batches_table, json=json, none=none, cursor=cursor)
 
 
 @commands.command
-def show(id: Id, /, *, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
+def show(id: Id, /, *, json: Json = False, connection: ServerOptions = ANYWHERE) -> None:
     """Show one batch: how many of its jobs ended how, and what it waits for."""
-    _print(place.do(get_batch, _number(id)), json=json)
+    _print(connection.do(get_batch, _number(id)), json=json)
 
 
 @commands.command
@@ -62,24 +62,24 @@ def enqueue(
     tag: Annotated[list[str] | None, Parameter(help="A tag to find its jobs by; may be repeated.")] = None,
     app: AppOption = None,
     json: Json = False,
-    place: ServerOptions = ANYWHERE,
+    connection: ServerOptions = ANYWHERE,
 ) -> None:
     """Enqueue jobs of a task as a batch."""
     args = msgspec.structs.replace(args, each=read_lines(arguments), at=read_time(at), tags=tag)
-    made = place.do(enqueue_batch, args, app=app)
+    made = connection.do(enqueue_batch, args, app=app)
     print_json(made) if json else out().print(f"b{made.id}: {counted(made.total, 'job')}")
 
 
 @commands.command
-def close(id: Id, /, *, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
+def close(id: Id, /, *, json: Json = False, connection: ServerOptions = ANYWHERE) -> None:
     """Let a batch that was kept open end when its jobs have."""
-    _print(place.do(close_batch, _number(id)), json=json)
+    _print(connection.do(close_batch, _number(id)), json=json)
 
 
 @commands.command
-def cancel(id: Id, /, *, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
+def cancel(id: Id, /, *, json: Json = False, connection: ServerOptions = ANYWHERE) -> None:
     """Cancel the unfinished jobs of a batch."""
-    _print(place.do(cancel_batch, _number(id)), json=json)
+    _print(connection.do(cancel_batch, _number(id)), json=json)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -94,7 +94,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
             try:
                 found.append(msgspec.json.decode(line, type=dict[str, Any]))
             except msgspec.MsgspecError as error:
-                raise PayloadError(f"line {number} of {path} is no JSON object: {error}") from error
+                raise PayloadError(f"line {number} of {path} is not a JSON object: {error}") from error
     return found
 
 

@@ -32,7 +32,7 @@ def retry(
         str | None, Parameter(help="Other arguments as a JSON object, in place of those of the same name.")
     ] = None,
     yes: Yes = False,
-    place: ServerOptions = ANYWHERE,
+    connection: ServerOptions = ANYWHERE,
 ) -> int:
     """Run jobs again: waiting ones now, finished ones as new jobs. By options, failed jobs unless --state says more.
 
@@ -43,13 +43,15 @@ def retry(
     def select(selection: JobSelection) -> RetryJobs:
         return RetryJobs(ids=selection.ids, filter=selection.filter, args=edited)
 
-    return _act("retry", retry_jobs, retry_runs, retry_message, ids, wanted, yes=yes, place=place, select=select)
+    return _act(
+        "retry", retry_jobs, retry_runs, retry_message, ids, wanted, yes=yes, connection=connection, select=select
+    )
 
 
 @options_of(JobFilter, without=("up_to",))
-def cancel(wanted: JobFilter, *ids: Ids, yes: Yes = False, place: ServerOptions = ANYWHERE) -> int:
+def cancel(wanted: JobFilter, *ids: Ids, yes: Yes = False, connection: ServerOptions = ANYWHERE) -> int:
     """Cancel jobs: waiting ones at once, running ones as soon as their task can be stopped. Runs as well."""
-    return _act("cancel", cancel_jobs, cancel_runs, cancel_message, ids, wanted, yes=yes, place=place)
+    return _act("cancel", cancel_jobs, cancel_runs, cancel_message, ids, wanted, yes=yes, connection=connection)
 
 
 def retry_message(reached: JobsReached, ids: tuple[int, ...]) -> str:
@@ -83,14 +85,14 @@ def _act(
     wanted: JobFilter,
     *,
     yes: bool,
-    place: ServerOptions,
+    connection: ServerOptions,
     select: Callable[[JobSelection], JobSelection] = lambda selection: selection,
 ) -> int:
     """Act on named runs and jobs, or on jobs that match a filter once the user has agreed to how many."""
     runs = [each for each in named if each.startswith("r")]
     ids = tuple(_job_id(each) for each in named if not each.startswith("r"))
     if runs:
-        on_runs(runs, place)
+        on_runs(runs, connection)
         if not ids and wanted == JobFilter():
             return 0
     if bool(ids) == (wanted != JobFilter()):
@@ -111,7 +113,7 @@ def _act(
         out().print(message(await at.do(operation, select(selection)), ids))
         return 0
 
-    return place.run(work)
+    return connection.run(work)
 
 
 def _named(reached: JobsReached, ids: tuple[int, ...]) -> tuple[str, str, str]:

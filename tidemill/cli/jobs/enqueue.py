@@ -45,7 +45,7 @@ def enqueue(
         bool, Parameter(help="Wait for it to end and print its result; the exit status says whether it succeeded.")
     ] = False,
     json: Json = False,
-    place: ServerOptions = ANYWHERE,
+    connection: ServerOptions = ANYWHERE,
 ) -> int:
     """Enqueue a job and print its id.
 
@@ -56,7 +56,7 @@ def enqueue(
     if wait and count > 1:
         raise ConfigError("--wait waits for one job: leave out --count")
     source: str | None = app
-    if place.server_url is not None:
+    if connection.server_url is not None:
         if arguments is not None or (task is not None and not task.lstrip().startswith("{")):
             raise ConfigError(f"the server has the application: leave out {app!r}, and write TASK '{{...}}'")
         source, task, arguments = None, app, task
@@ -79,7 +79,7 @@ def enqueue(
             _print_result(ended)
         return 0 if ended is None or ended.state == "succeeded" else 1
 
-    return place.run(work, app=source)
+    return connection.run(work, app=source)
 
 
 def read_arguments(text: str) -> dict[str, Any]:

@@ -18,23 +18,23 @@ from tidemill.ops.jobs.jobs import GetJob, JobLine, ListJobs, get_job, list_jobs
 
 
 @options_of(ListJobs, without=("up_to",))
-def jobs(args: ListJobs, *, limit: Shown = 25, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
+def jobs(args: ListJobs, *, limit: Shown = 25, json: Json = False, connection: ServerOptions = ANYWHERE) -> None:
     """List jobs, the newest first."""
-    rows, cursor = place.run(lambda at: read_pages(at, list_jobs, args, limit))
+    rows, cursor = connection.run(lambda at: read_pages(at, list_jobs, args, limit))
     none = "no jobs yet: tidemill enqueue app.py TASK '{...}'" if args == ListJobs() else "no job matches"
     if not rows and args.queue is not None and not json:
         queue = args.queue
-        none = f"{none}\n{place.run(lambda at: unused_queue(at, queue))}".rstrip()
+        none = f"{none}\n{connection.run(lambda at: unused_queue(at, queue))}".rstrip()
     if not rows and args.task is not None and not json:
         task = args.task
-        none += place.run(lambda at: meant_name(at, "task", task))
+        none += connection.run(lambda at: meant_name(at, "task", task))
     show(rows, jobs_table, json=json, none=none, cursor=cursor)
 
 
 @options_of(GetJob, positional=("id",), ids={"id": "job"})
-def job(args: GetJob, *, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
+def job(args: GetJob, *, json: Json = False, connection: ServerOptions = ANYWHERE) -> None:
     """Show one job: why it exists, what it waits for, how it went."""
-    found = place.do(get_job, args)
+    found = connection.do(get_job, args)
     return print_json(found) if json else out().print(job_page(found))
 
 

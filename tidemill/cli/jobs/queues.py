@@ -24,9 +24,9 @@ commands = App(name="queues", help="Count what is in each queue; limit how fast 
 
 
 @commands.default
-def queues(*, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
+def queues(*, json: Json = False, connection: ServerOptions = ANYWHERE) -> None:
     """Count the jobs of each queue, with those that ended in the last hour."""
-    rows = place.do(list_queues, ListQueues(ended_within=RECENT)).items
+    rows = connection.do(list_queues, ListQueues(ended_within=RECENT)).items
     show(rows, queues_table, json=json, none="no queue is in use: enqueueing a job to a queue makes it")
 
 
@@ -37,20 +37,20 @@ def limit(
     rate: Annotated[str, Parameter(help="100/s, 30/m, 5/h, 1000/d; none for no limit.")],
     /,
     *,
-    place: ServerOptions = ANYWHERE,
+    connection: ServerOptions = ANYWHERE,
 ) -> None:
     """Limit how fast the jobs of a queue start, over all workers together."""
     wanted = None if rate == "none" else rate
-    place.do(limit_queue, msgspec.structs.replace(args, rate=wanted))
+    connection.do(limit_queue, msgspec.structs.replace(args, rate=wanted))
     each = " for each rate key" if args.per_key else ""
     out().print(f"queue {args.name}: {'no limit' if wanted is None else f'at most {wanted}'}{each}")
 
 
 @commands.command
 @options_of(WeighKey, positional=("name", "fair_key", "weight"))
-def weight(args: WeighKey, *, place: ServerOptions = ANYWHERE) -> None:
+def weight(args: WeighKey, *, connection: ServerOptions = ANYWHERE) -> None:
     """Set the share that a fair key has of a queue; keys without a weight have 1."""
-    place.do(weigh_key, args)
+    connection.do(weigh_key, args)
     out().print(f"queue {args.name}: fair key {args.fair_key} has weight {args.weight}")
 
 

@@ -40,33 +40,33 @@ _NAME = options_of(ScheduleRef, positional=("name",))
 
 
 @commands.default
-def schedules(*, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
+def schedules(*, json: Json = False, connection: ServerOptions = ANYWHERE) -> None:
     """List the schedules and their next fires."""
-    rows = place.do(list_schedules, Nothing()).items
+    rows = connection.do(list_schedules, Nothing()).items
     show(rows, schedules_table, json=json, none='no schedules: declare one with @app.task(cron="*/5 * * * *")')
 
 
 @commands.command
 @_NAME
-def pause(args: ScheduleRef, *, place: ServerOptions = ANYWHERE) -> None:
+def pause(args: ScheduleRef, *, connection: ServerOptions = ANYWHERE) -> None:
     """Stop a schedule from firing."""
-    place.do(pause_schedule, args)
+    connection.do(pause_schedule, args)
     out().print(f"schedule {args.name} is paused")
 
 
 @commands.command
 @_NAME
-def resume(args: ScheduleRef, *, place: ServerOptions = ANYWHERE) -> None:
+def resume(args: ScheduleRef, *, connection: ServerOptions = ANYWHERE) -> None:
     """Let a schedule fire again, from now on."""
-    place.do(resume_schedule, args)
+    connection.do(resume_schedule, args)
     out().print(f"schedule {args.name} fires again")
 
 
 @commands.command
 @_NAME
-def run(args: ScheduleRef, *, place: ServerOptions = ANYWHERE) -> None:
+def run(args: ScheduleRef, *, connection: ServerOptions = ANYWHERE) -> None:
     """Start what a schedule starts once, now; prints the id of the job or run."""
-    started = place.do(run_schedule, args)
+    started = connection.do(run_schedule, args)
     out().print(f"r{started.id}" if started.kind == "run" else str(started.id))
 
 
@@ -78,34 +78,34 @@ def put(
     /,
     *,
     app: AppOption = None,
-    place: ServerOptions = ANYWHERE,
+    connection: ServerOptions = ANYWHERE,
 ) -> None:
     """Make a schedule for a task, flow or dag, or change one that was made at run time."""
-    line = place.do(put_schedule, msgspec.structs.replace(args, args=read_arguments(arguments)), app=app)
+    line = connection.do(put_schedule, msgspec.structs.replace(args, args=read_arguments(arguments)), app=app)
     out().print(f"schedule {line.name} starts {line.task} {line.when}, next {ago(line.next_fire)}")
 
 
 @commands.command
 @_NAME
-def delete(args: ScheduleRef, *, place: ServerOptions = ANYWHERE) -> None:
+def delete(args: ScheduleRef, *, connection: ServerOptions = ANYWHERE) -> None:
     """Delete a schedule that was made at run time."""
-    place.do(delete_schedule, args)
+    connection.do(delete_schedule, args)
     out().print(f"schedule {args.name} is deleted")
 
 
 @commands.command
 @options_of(BackfillSchedule, positional=("name",))
-def backfill(args: BackfillSchedule, *, place: ServerOptions = ANYWHERE) -> None:
+def backfill(args: BackfillSchedule, *, connection: ServerOptions = ANYWHERE) -> None:
     """Start what a schedule would have started in a time range."""
-    done = place.do(backfill_schedule, args)
+    done = connection.do(backfill_schedule, args)
     out().print(f"schedule {done.schedule} starts {done.fires:,} fires of that time")
 
 
 @commands.command
 @_NAME
-def explain(args: ScheduleRef, *, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
+def explain(args: ScheduleRef, *, json: Json = False, connection: ServerOptions = ANYWHERE) -> None:
     """Say when a schedule fires next, what it has started, and which fires it has skipped and why."""
-    found = place.do(explain_schedule, args)
+    found = connection.do(explain_schedule, args)
     if json:
         print_json(found)
         return

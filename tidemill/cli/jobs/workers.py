@@ -39,9 +39,9 @@ _TARGET = options_of(ControlWorkers, positional=("host", "queue"), without=("mod
 
 
 @commands.default
-def workers(*, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
+def workers(*, json: Json = False, connection: ServerOptions = ANYWHERE) -> None:
     """List the workers that are alive, and those that ended in the last hour."""
-    rows = place.do(list_workers, ListWorkers()).items
+    rows = connection.do(list_workers, ListWorkers()).items
     show(rows, workers_table, json=json, none="no worker runs: tidemill worker app.py")
 
 
@@ -51,21 +51,21 @@ def show_worker(
     /,
     *,
     json: Json = False,
-    place: ServerOptions = ANYWHERE,
+    connection: ServerOptions = ANYWHERE,
 ) -> None:
     """Show one worker: the jobs and runs that it holds, its models, its lease, and what ended before it."""
     number = id.rpartition("#")[2]
     if not number.isascii() or not number.isdigit():
         raise ConfigError(f"{id!r} is not a worker: write its number, 8 of vm:4711#8")
-    details = place.do(get_worker, WorkerNumber(id=int(number)))
+    details = connection.do(get_worker, WorkerNumber(id=int(number)))
     print_json(details) if json else _print(details, datetime.now(UTC))
 
 
 @commands.command
 @_TARGET
-def pause(args: ControlWorkers, *, place: ServerOptions = ANYWHERE) -> None:
+def pause(args: ControlWorkers, *, connection: ServerOptions = ANYWHERE) -> None:
     """Let workers take no more jobs; those that they have finish."""
-    _control(place, args, "pause")
+    _control(connection, args, "pause")
 
 
 @commands.command
@@ -73,25 +73,25 @@ def pause(args: ControlWorkers, *, place: ServerOptions = ANYWHERE) -> None:
 def drain(
     args: ControlWorkers,
     *,
-    wait: Annotated[bool, Parameter(help="Wait until no job runs there any more.")] = False,
-    place: ServerOptions = ANYWHERE,
+    wait: Annotated[bool, Parameter(help="Wait until no job runs there.")] = False,
+    connection: ServerOptions = ANYWHERE,
 ) -> None:
     """Let workers take no more jobs and give back those that have not started; running ones finish."""
-    _control(place, args, "drain", wait=wait)
+    _control(connection, args, "drain", wait=wait)
 
 
 @commands.command
 @_TARGET
-def stop(args: ControlWorkers, *, place: ServerOptions = ANYWHERE) -> None:
+def stop(args: ControlWorkers, *, connection: ServerOptions = ANYWHERE) -> None:
     """Let workers give back all jobs, running ones too; the processes stay."""
-    _control(place, args, "stop")
+    _control(connection, args, "stop")
 
 
 @commands.command
 @_TARGET
-def resume(args: ControlWorkers, *, place: ServerOptions = ANYWHERE) -> None:
+def resume(args: ControlWorkers, *, connection: ServerOptions = ANYWHERE) -> None:
     """Let workers work again."""
-    _control(place, args, "run")
+    _control(connection, args, "run")
 
 
 def workers_table(rows: Sequence[WorkerLine], now: datetime) -> Table:
@@ -183,7 +183,7 @@ def _remark(row: WorkerLine, now: datetime) -> Text:
     return Text("; ").join(Text(text, style=style) for text, style in remarks)
 
 
-def _control(place: ServerOptions, args: ControlWorkers, mode: Mode, *, wait: bool = False) -> None:
+def _control(connection: ServerOptions, args: ControlWorkers, mode: Mode, *, wait: bool = False) -> None:
     async def work(at: Operator) -> None:
         done = await at.do(control_workers, msgspec.structs.replace(args, mode=mode))
         if mode == "run" and done.before == "run":
@@ -199,4 +199,4 @@ def _control(place: ServerOptions, args: ControlWorkers, mode: Mode, *, wait: bo
             await wait_until_drained(at, done.host, done.queue)
             out().print("drained")
 
-    place.run(work)
+    connection.run(work)

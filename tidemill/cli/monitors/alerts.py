@@ -41,11 +41,11 @@ def alerts(
     all: Annotated[bool, Parameter(help="Those resolved before, too.")] = False,
     limit: Shown = 50,
     json: Json = False,
-    place: ServerOptions = ANYWHERE,
+    connection: ServerOptions = ANYWHERE,
 ) -> None:
     """List alerts, the newest first: open ones, and those resolved in the last two minutes."""
     wanted = msgspec.structs.replace(args, current=not all)
-    rows, cursor = place.run(lambda at: read_pages(at, list_alerts, wanted, limit))
+    rows, cursor = connection.run(lambda at: read_pages(at, list_alerts, wanted, limit))
     show(rows, alerts_table, json=json, none="no alerts", cursor=cursor)
 
 
@@ -57,13 +57,13 @@ def ack(
     ],
     note: Annotated[str | None, Parameter(help="A note to store with them.")] = None,
     yes: Yes = False,
-    place: ServerOptions = ANYWHERE,
+    connection: ServerOptions = ANYWHERE,
 ) -> int:
     """Acknowledge alerts. A sustained one is opened again if nothing changes."""
     if bool(ids) == (wanted != UnackedFilter()):
         raise ConfigError("say which alerts: either ids, or --monitor, --entity, --trigger, --severity")
     if ids:
-        done = place.do(ack_alerts, AckAlerts(ids=list(ids), note=note)).ids
+        done = connection.do(ack_alerts, AckAlerts(ids=list(ids), note=note)).ids
         for id in ids:
             out().print(f"alert a{id} {'is acknowledged' if id in done else 'was acknowledged before'}")
         return 0
@@ -80,13 +80,13 @@ def ack(
         out().print(f"{_alerts(done.count)} acknowledged now")
         return 0
 
-    return place.run(work)
+    return connection.run(work)
 
 
 @options_of(NoteAlert, positional=("id", "note"), ids={"id": "alert"})
-def note(args: NoteAlert, *, place: ServerOptions = ANYWHERE) -> None:
+def note(args: NoteAlert, *, connection: ServerOptions = ANYWHERE) -> None:
     """Put a note on an alert."""
-    place.do(note_alert, args)
+    connection.do(note_alert, args)
     out().print(f"alert a{args.id} has a note")
 
 
@@ -96,21 +96,21 @@ def silence(
     comment: Annotated[str, Parameter(help="Why.")] = "",
     end: Annotated[int | None, Parameter(help="End this silence now instead.")] = None,
     monitor: MonitorOption = None,
-    place: ServerOptions = ANYWHERE,
+    connection: ServerOptions = ANYWHERE,
 ) -> None:
     """Send no notices of some alerts for a time; without matchers, list the silences."""
     if end is not None:
-        place.do(end_silence, SilenceRef(id=end))
+        connection.do(end_silence, SilenceRef(id=end))
         return out().print(f"silence {end} has ended")
     if not matchers:
-        for each in place.do(list_silences, ListSilences(monitor=monitor)).items:
+        for each in connection.do(list_silences, ListSilences(monitor=monitor)).items:
             fits = " ".join(f"{name}={pattern}" for name, pattern in each.matchers.items())
             why = f" ({each.comment})" if each.comment else ""
             out().print(f"{each.id}  {each.monitor}  {fits}  until {local(each.ends_at)} by {each.by}{why}")
         return None
     wanted = dict(pair(each) for each in matchers)
     made = with_monitor(
-        place,
+        connection,
         monitor,
         lambda at, name: at.do(silence_alerts, SilenceAlerts(name=name, matchers=wanted, lasts=lasts, comment=comment)),
     )

@@ -35,7 +35,7 @@ def backtest(
     since: Annotated[str | None, Parameter(help="The beginning of the span, as in 2026-03-02T08:00.")] = None,
     until: Annotated[str | None, Parameter(help="Its end; now, if not given.")] = None,
     last: Annotated[str, Parameter(help="In place of --since: this long before the end.")] = "1d",
-    trigger: Annotated[list[str] | None, Parameter(help="Only this trigger; say it again for more.")] = None,
+    trigger: Annotated[list[str] | None, Parameter(help="Only this trigger; may be repeated.")] = None,
     against: Annotated[
         str | None, Parameter(help="Another application with a monitor of the same name, to compare with: next.py.")
     ] = None,
@@ -45,10 +45,10 @@ def backtest(
     ] = False,
     timeout: Annotated[float, Parameter(help="Give up after this many seconds.")] = 60.0,
     json: Json = False,
-    place: ServerOptions = ANYWHERE,
+    connection: ServerOptions = ANYWHERE,
 ) -> int:
     """Say what triggers would have opened in a stored span, before they are turned on."""
-    if place.server_url is not None and (app or against):
+    if connection.server_url is not None and (app or against):
         raise ConfigError("the server has the application: leave out APP and --against")
     wanted = BacktestMonitor(
         name="",
@@ -64,8 +64,8 @@ def backtest(
     async def work(at: Operator, name: str) -> Backtested:
         return await at.do(backtest_monitor, msgspec.structs.replace(wanted, name=name))
 
-    found = with_monitor(place, monitor, work, app=app)
-    second = None if against is None else with_monitor(place, monitor, work, app=against)
+    found = with_monitor(connection, monitor, work, app=app)
+    second = None if against is None else with_monitor(connection, monitor, work, app=against)
     if svg is not None:
         Path(svg).write_text(draw(_report(second or found)), encoding="utf-8")
     if json:

@@ -46,10 +46,10 @@ def run(
     *,
     supervise: Supervise = True,
     metrics: Metrics = None,
-    place: ConnectionOptions = HERE,
+    connection: ConnectionOptions = HERE,
 ) -> int:
     """Follow the monitors of an application until stopped; several processes share the entities."""
-    given = place.arguments()
+    given = connection.arguments()
     if not supervise:
         return run_monitors(app, given=given, metrics=metrics)
     specs = [child("monitor", given, "monitor", "run", app, "--no-supervise")]
@@ -62,12 +62,12 @@ def status(
     /,
     *,
     json: Json = False,
-    place: ServerOptions = ANYWHERE,
+    connection: ServerOptions = ANYWHERE,
 ) -> None:
     """Show monitors: health, cursor, the stages of the last tick, what went wrong."""
-    found = place.do(list_monitors, ListMonitors(name=name)).items
+    found = connection.do(list_monitors, ListMonitors(name=name)).items
     if name is not None and not found:
-        known = [each.name for each in place.do(list_monitors, ListMonitors()).items]
+        known = [each.name for each in connection.do(list_monitors, ListMonitors()).items]
         raise NotFoundError(f"there is no monitor {name!r}; there {listed(known)}{did_you_mean(name, known)}")
     show(found, status_page, json=json, none="no monitors: declare one with app.monitor(Monitor(...))")
 
@@ -136,7 +136,7 @@ async def tail(
     *,
     entity: Annotated[str | None, Parameter(help="Only of this entity.")] = None,
     lines: Shown = 20,
-    follow: Annotated[bool, Parameter(help="Go on showing what arrives.")] = False,
+    follow: Annotated[bool, Parameter(help="Keep showing what arrives.")] = False,
     json: Annotated[bool, Parameter(help="One JSON object a line.")] = False,
 ) -> None:
     """Show the newest events of a monitor's log, as they arrived."""

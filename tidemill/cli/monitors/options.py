@@ -27,24 +27,28 @@ def on_monitor(command: Callable[..., Awaitable[Any]]) -> Command:
     named = inspect.Parameter.KEYWORD_ONLY
     more = [
         inspect.Parameter("monitor", named, default=None, annotation=MonitorOption),
-        inspect.Parameter("place", named, default=ANYWHERE, annotation=ServerOptions),
+        inspect.Parameter("connection", named, default=ANYWHERE, annotation=ServerOptions),
     ]
 
-    def run(*values: Any, monitor: str | None = None, place: ServerOptions = ANYWHERE, **options: Any) -> Any:
-        return with_monitor(place, monitor, lambda at, name: command(at, name, *values, **options))
+    def run(*values: Any, monitor: str | None = None, connection: ServerOptions = ANYWHERE, **options: Any) -> Any:
+        return with_monitor(connection, monitor, lambda at, name: command(at, name, *values, **options))
 
     return with_parameters(run, command, [*own, *more])
 
 
 def with_monitor(
-    place: ServerOptions, name: str | None, work: Callable[[Operator, str], Awaitable[T]], *, app: str | None = None
+    connection: ServerOptions,
+    name: str | None,
+    work: Callable[[Operator, str], Awaitable[T]],
+    *,
+    app: str | None = None,
 ) -> T:
     """Do operations on a monitor: the named one, or the only one there is."""
 
     async def run(at: Operator) -> T:
         return await work(at, name or _only([each.name for each in (await at.do(list_monitors, ListMonitors())).items]))
 
-    return place.run(run, app=app)
+    return connection.run(run, app=app)
 
 
 def _only(known: list[str]) -> str:
@@ -57,7 +61,7 @@ def _only(known: list[str]) -> str:
 def require_some(given: tuple[Any, ...]) -> None:
     """Raise if a command names nothing."""
     if not given:
-        raise ConfigError("say at least one")
+        raise ConfigError("give at least one")
 
 
 def pair(text: str) -> tuple[str, str]:

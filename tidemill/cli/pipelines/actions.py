@@ -128,7 +128,9 @@ async def backfill(
     last: Annotated[str | None, Parameter(help="The last entity; to the end, if not given.")] = None,
     rate: Annotated[str | None, Parameter(help="How fast: 10/s, 100/m. At once, if not given.")] = None,
     downstream: Downstream = False,
-    wait: Annotated[bool, Parameter(help="Show the progress until all are built; 1 is returned if some fail.")] = False,
+    wait: Annotated[
+        bool, Parameter(help="Show the progress until all are built; the status is 1 if some fail.")
+    ] = False,
 ) -> int:
     """Have a range of a stage's states built again."""
     ref = await find_stage(at, stage)
@@ -156,7 +158,7 @@ async def clean(
     pipeline: Pipeline,
     *,
     how: Annotated[str | None, Parameter(help="In place of what the stages declare: keep, archive, delete.")] = None,
-    yes: Annotated[bool, Parameter(help="Do it; without, they are only listed.")] = False,
+    yes: Annotated[bool, Parameter(help="Clean them up; by default they are only listed.")] = False,
 ) -> None:
     """List outputs whose inputs are gone, and archive or delete them as their stages declare."""
     if how not in (None, "keep", "archive", "delete"):
@@ -172,7 +174,7 @@ async def clean(
             done = await at.do(clean_pipeline, CleanPipeline(name=name, how=how, count=found.total))
             out().print(f"{name}: {done.kept} kept, {done.archived} archived, {done.deleted} deleted")
         elif all((how or orphan.how) == "keep" for orphan in found.items):
-            out().print("nothing is to be done: add --how archive or --how delete, and --yes", style="dim")
+            out().print("nothing to do: add --how archive or --how delete, and --yes", style="dim")
         else:
             out().print("nothing was done: add --yes", style="dim")
 

@@ -93,29 +93,31 @@ def run(
             "something is left undone."
         ),
     ] = False,
-    approve: Annotated[bool, Parameter(help="Also build what would wait for approval because it is so much.")] = False,
+    approve: Annotated[
+        bool, Parameter(help="Also build what would wait for approval because there is so much of it.")
+    ] = False,
     supervise: Supervise = True,
     allow_unknown: AllowUnknown = False,
     metrics: Metrics = None,
-    place: ConnectionOptions = HERE,
+    connection: ConnectionOptions = HERE,
 ) -> int:
     """Keep pipelines up to date until stopped; with --once, bring them up to date and end."""
     if once:
-        place.arguments()  # A server that is named is an error, before anything is loaded.
+        connection.arguments()  # A server that is named is an error, before anything is loaded.
         target = load_target(app, allow_unknown=allow_unknown)
         print_file_problems(target)
-        return asyncio.run(_run_once(target, pipeline, approve, place)) or (1 if target.problems else 0)
+        return asyncio.run(_run_once(target, pipeline, approve, connection)) or (1 if target.problems else 0)
 
     def make() -> Part:
         if is_workflow(app):
-            settings = place.settings(metrics=metrics)
+            settings = connection.settings(metrics=metrics)
             database = Database(settings.database(), label="tidemill pipeline")
             folder = read_folder(Path(app), allow_unknown=allow_unknown)
             work = WorkflowRunner(database, folder, keep_days=settings.keep_days)
             role = pipeline_role(work, work.pipelines, database, settings, migrations=(OWN_CHAIN,))
             return Part(role, database, settings, patience=settings.grace_seconds)
         target = load_target(app)
-        settings = settings_of(target, place, metrics=metrics)
+        settings = settings_of(target, connection, metrics=metrics)
         if target.app is not None:
             require_database(settings)
         database = Database(settings.database(), label="tidemill pipeline")
@@ -133,15 +135,15 @@ def run(
         return run_role(make)
 
     def load() -> ProcessTree:
-        settings = place.settings(metrics=metrics)
+        settings = connection.settings(metrics=metrics)
         if not is_workflow(app):
             target = load_target(app)
             target.choose(pipeline)
-            settings = settings_of(target, place, metrics=metrics)
+            settings = settings_of(target, connection, metrics=metrics)
             if target.app is not None:
                 require_database(settings)
         named = [*([] if pipeline is None else [pipeline]), *(["--allow-unknown"] if allow_unknown else [])]
-        specs = [child("pipeline", place.arguments(), "pipeline", "run", app, *named, "--no-supervise")]
+        specs = [child("pipeline", connection.arguments(), "pipeline", "run", app, *named, "--no-supervise")]
         return ProcessTree(settings, specs, "tidemill pipeline")
 
     return run_processes(load)
@@ -264,7 +266,7 @@ def trigger(
     /,
     *,
     allow_unknown: AllowUnknown = False,
-    place: ConnectionOptions = HERE,
+    connection: ConnectionOptions = HERE,
 ) -> int:
     """Run a workflow file once, as its webhook or schedule would, and print what each node gave."""
     try:
@@ -275,8 +277,8 @@ def trigger(
     for note in loaded.notes:
         sys.stderr.write(f"warning: {note}\n")
     if not loaded.triggers:
-        raise ConfigError(f"{file} is a pipeline, and nothing that is run once: `tidemill pipeline run {file}`")
-    settings = place.settings()
+        raise ConfigError(f"{file} is a pipeline, not a workflow that runs once: `tidemill pipeline run {file}`")
+    settings = connection.settings()
     for workflow in loaded.triggers:
         print_json(asyncio.run(_run_trigger(workflow, given, settings)))
     return 0
@@ -298,11 +300,11 @@ async def _plans(at: Operator, pipeline: str | None, *, limit: int) -> list[Plan
     return [await at.do(plan_pipeline, PlanPipeline(name=name, limit=limit)) for name in await names(at, pipeline)]
 
 
-async def _run_once(target: PipelineTarget, name: str | None, approve: bool, place: ConnectionOptions) -> int:
+async def _run_once(target: PipelineTarget, name: str | None, approve: bool, connection: ConnectionOptions) -> int:
     left = 0
-    settings = settings_of(target, place)
+    settings = settings_of(target, connection)
     configure_logs("warning", settings.log_format)
-    async with opened(target, place, create=True) as database:
+    async with opened(target, connection, create=True) as database:
         grant_access(settings, database)
         for pipeline in _in_order(target.choose(name)):
             began = time.monotonic()

@@ -73,12 +73,12 @@ def on_pipelines(command: Callable[..., Awaitable[Any]]) -> Command:
         inspect.Parameter("app", ahead, default=None, annotation=AppArgument),
         inspect.Parameter(word.name, ahead, default=None, annotation=Annotated[kind | None, *notes]),
         inspect.Parameter("allow_unknown", named, default=False, annotation=AllowUnknown),
-        inspect.Parameter("place", named, default=ANYWHERE, annotation=ServerOptions),
+        inspect.Parameter("connection", named, default=ANYWHERE, annotation=ServerOptions),
     ]
 
-    def run(*values: Any, place: ServerOptions = ANYWHERE, allow_unknown: bool = False, **options: Any) -> Any:
+    def run(*values: Any, connection: ServerOptions = ANYWHERE, allow_unknown: bool = False, **options: Any) -> Any:
         app, given = (*values, None, None)[:2]
-        work = PipelineWork(app, given, place, allow_unknown=allow_unknown)
+        work = PipelineWork(app, given, connection, allow_unknown=allow_unknown)
         if required:
             named_word(work.word, word.name.upper())
         return work.run(lambda at: command(at, work.word, **options), live=options.get("live", True))
@@ -93,15 +93,15 @@ class PipelineWork:
         self,
         app: str | None,
         word: str | None,
-        place: ServerOptions,
+        connection: ServerOptions,
         *,
         allow_unknown: bool = False,
         needs_pipelines: bool = True,
     ) -> None:
         """`word` comes after the application; a server has the application, so that `app` is the word there."""
-        self._place = place
+        self._connection = connection
         self._allow_unknown, self._needs_pipelines = allow_unknown, needs_pipelines
-        if place.server_url is None:
+        if connection.server_url is None:
             self._app, self.word = named_word(app, "APP"), word
         elif word is not None:
             raise ConfigError(f"the server has the application: leave out {app!r}")
@@ -120,13 +120,13 @@ class PipelineWork:
     @contextlib.asynccontextmanager
     async def _operator(self, *, live: bool) -> AsyncIterator[Operator]:
         if self._app is None:
-            async with self._place.operator() as at:
+            async with self._connection.operator() as at:
                 yield at
             return
         target = load_target(self._app, allow_unknown=self._allow_unknown, needs_pipelines=self._needs_pipelines)
         print_file_problems(target)
         declared = declarations_of(target)
-        async with opened(target, self._place, create=target.app is None, live=live) as database:
+        async with opened(target, self._connection, create=target.app is None, live=live) as database:
             declared.pipelines.cache = PipelineCache(database, declared.pipelines)
             yield Local(database, Caller(operator(), "admin"), declared)
 
@@ -148,19 +148,19 @@ def declarations_of(target: PipelineTarget) -> Declarations:
     return declared
 
 
-def settings_of(target: PipelineTarget, place: ConnectionOptions, **more: Any) -> Settings:
+def settings_of(target: PipelineTarget, connection: ConnectionOptions, **more: Any) -> Settings:
     if target.app is None:
-        return place.settings(**more)
-    target.app.declarations.configure(**place.arguments(), **more)
+        return connection.settings(**more)
+    target.app.declarations.configure(**connection.arguments(), **more)
     return target.app.settings
 
 
 @contextlib.asynccontextmanager
 async def opened(
-    target: PipelineTarget, place: ConnectionOptions, *, create: bool = False, live: bool = True
+    target: PipelineTarget, connection: ConnectionOptions, *, create: bool = False, live: bool = True
 ) -> AsyncIterator[Database]:
     """The database of pipelines; without `live` it stays closed."""
-    settings = settings_of(target, place)
+    settings = settings_of(target, connection)
     if not create and live:
         require_database(settings)
     database = Database(settings.database(), label="tidemill cli")

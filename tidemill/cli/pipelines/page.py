@@ -95,7 +95,7 @@ def print_change(found: ChangePreview) -> None:
 def print_earlier(found: Sequence[EarlierContent]) -> None:
     """What a state held before its last builds, each with the lines that the build changed."""
     if not found:
-        out().print("nothing: it was built once, is large, or is no state", style="dim")
+        out().print("nothing: it was built once, is large, or is not a state", style="dim")
     for each in found:
         out().print(f"until {ago(each.replaced_at)}: {each.size:,} bytes", style="bold")
         for line in each.changes:

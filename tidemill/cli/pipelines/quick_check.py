@@ -58,7 +58,7 @@ def _start_walks(pipelines: Sequence[Pipeline]) -> dict[str, ForkedWalk]:
 
 
 def _run(app: object, pipelines: Sequence[Pipeline], walks: dict[str, ForkedWalk]) -> int | None:
-    import asyncio  # All of this is slow to load: the walks have begun.
+    import asyncio  # Slow imports, which run while the forked walks read the files.
 
     import asyncpg
 

@@ -65,28 +65,28 @@ def check(
 
 
 @commands.command(name="list")
-def list_workflows(*, app: AppOption = None, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
+def list_workflows(*, app: AppOption = None, json: Json = False, connection: ServerOptions = ANYWHERE) -> None:
     """List the workflows that events and schedules start, and those that are disabled."""
-    rows = _work(app, place).run(lambda at: at.do(list_triggers, Nothing())).items
+    rows = _work(app, connection).run(lambda at: at.do(list_triggers, Nothing())).items
     show(rows, _workflows_table, json=json, none='no workflows: a file with "mode": "trigger" is one')
 
 
 @commands.command
-def disable(name: Name, /, *, app: AppOption = None, place: ServerOptions = ANYWHERE) -> None:
+def disable(name: Name, /, *, app: AppOption = None, connection: ServerOptions = ANYWHERE) -> None:
     """Let a workflow start nothing: its webhook refuses events, its schedules and its state triggers do not fire."""
-    _work(app, place).run(lambda at: at.do(disable_workflow, WorkflowName(name=name)))
+    _work(app, connection).run(lambda at: at.do(disable_workflow, WorkflowName(name=name)))
     out().print(f"workflow {name} is disabled", markup=False)
 
 
 @commands.command
-def enable(name: Name, /, *, app: AppOption = None, place: ServerOptions = ANYWHERE) -> None:
+def enable(name: Name, /, *, app: AppOption = None, connection: ServerOptions = ANYWHERE) -> None:
     """Let a disabled workflow start again; all its schedules fire, from now on."""
-    _work(app, place).run(lambda at: at.do(enable_workflow, WorkflowName(name=name)))
+    _work(app, connection).run(lambda at: at.do(enable_workflow, WorkflowName(name=name)))
     out().print(f"workflow {name} is enabled", markup=False)
 
 
-def _work(app: str | None, place: ServerOptions) -> PipelineWork | ServerOptions:
-    return place if app is None else PipelineWork(app, None, place, needs_pipelines=False)
+def _work(app: str | None, connection: ServerOptions) -> PipelineWork | ServerOptions:
+    return connection if app is None else PipelineWork(app, None, connection, needs_pipelines=False)
 
 
 def _workflows_table(rows: Sequence[TriggerLine], _: datetime) -> Table:

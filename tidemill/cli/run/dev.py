@@ -53,30 +53,30 @@ def dev(
     port: Annotated[
         int | None, Parameter(help="The port of the console; any free one if the usual one is taken.")
     ] = None,
-    place: ConnectionOptions = HERE,
+    connection: ConnectionOptions = HERE,
 ) -> int:
     """Start everything, and start it again when code changes: jobs and runs go on with the new code.
 
     Press o to open the console in a browser, r to restart, q or Ctrl-C to quit.
     """
     folders = watch or [_folder_of(app)]
-    # Opened once and handed over: the console keeps its address, and a request waits while all starts again.
+    # The socket outlives restarts: the console keeps its address, and requests wait for the new server.
     with listen(ServerSettings(port=PORT if port is None else port, or_any_port=port is None)) as listening:
-        return asyncio.run(_run(app, [folder.resolve() for folder in folders], listening, place))
+        return asyncio.run(_run(app, [folder.resolve() for folder in folders], listening, connection))
 
 
-async def _run(app: str, folders: list[Path], listening: socket.socket, place: ConnectionOptions) -> int:
-    database = Database(load_settings(**place.arguments()).database(), label="tidemill dev")
+async def _run(app: str, folders: list[Path], listening: socket.socket, connection: ConnectionOptions) -> int:
+    database = Database(load_settings(**connection.arguments()).database(), label="tidemill dev")
     try:
         if not await opened_for_role(database):
             return 0
-        return await _restart_on_change(app, folders, listening, place, database)
+        return await _restart_on_change(app, folders, listening, connection, database)
     finally:
         await database.close()
 
 
 async def _restart_on_change(
-    app: str, folders: list[Path], listening: socket.socket, place: ConnectionOptions, database: Database
+    app: str, folders: list[Path], listening: socket.socket, connection: ConnectionOptions, database: Database
 ) -> int:
     """Run `tidemill up` until a signal or key ends it; a change restarts it."""
     url = f"http://{LOOPBACK}:{listening.getsockname()[1]}"
@@ -87,7 +87,7 @@ async def _restart_on_change(
     try:
         with _keys(requests):
             while True:
-                up = await _start(app, listening, place)
+                up = await _start(app, listening, connection)
                 while (reason := await _next_request(up, requests)) == "open":
                     task = asyncio.create_task(_open_console(database, url))
                     opening.add(task)
@@ -114,10 +114,10 @@ async def _next_request(up: asyncio.subprocess.Process, requests: asyncio.Queue[
     return asked.result() if asked.done() and not asked.cancelled() else "ended"
 
 
-async def _start(app: str, listening: socket.socket, place: ConnectionOptions) -> asyncio.subprocess.Process:
+async def _start(app: str, listening: socket.socket, connection: ConnectionOptions) -> asyncio.subprocess.Process:
     keys = [f"--keys={KEYS}"] if sys.stdin.isatty() else []
     number = listening.fileno()
-    given = place.arguments()
+    given = connection.arguments()
     options = [f"--listening={number}", *keys, *database_options(given)]
     command = [sys.executable, "-m", "tidemill.cli.main", "up", app, *options]
     defaults = {"TIDEMILL_GRACE_SECONDS": f"{GRACE_SECONDS:g}", "TIDEMILL_LOG_FORMAT": "human"}

@@ -25,7 +25,7 @@ from tidemill.store.migrate import wait_for_schema
 from tidemill.version import VERSION
 
 EVERY = 0.5
-COST_RATIO = 20  # looking may take a twentieth of the time, however much there is to count
+COST_RATIO = 20  # reading may take a twentieth of the time, however much there is to count
 MOST_QUEUES, MOST_BARS = 12, 6
 _INDENT = "  "
 WIDE = 100  # columns of a terminal that has room for whole headings
@@ -97,7 +97,7 @@ class Footer:
         elif name == "server" and line.startswith(LINK):
             self._console_at = line.removeprefix(LINK).split()[0]
         shown = child_line(name, line, wide=self._wide, width=self._console.width)
-        with contextlib.suppress(OSError):  # A terminal that was closed must not keep us from stopping well.
+        with contextlib.suppress(OSError):  # A closed terminal must not prevent a clean stop.
             self._console.print(shown, soft_wrap=True)
 
     async def follow(self) -> None:

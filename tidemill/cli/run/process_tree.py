@@ -32,7 +32,7 @@ from tidemill.store.maintenance.work_left import count_running, count_work
 from tidemill.store.migrate import OWN_CHAIN, migrate
 
 PROCESSES = "tidemill.cli.run.processes"
-IDLE_POLL = 0.5  # between looks for work that is left, with --until-idle
+IDLE_POLL = 0.5  # seconds between checks for work that is left, with --until-idle
 
 
 class TerminalView(msgspec.Struct, frozen=True):
@@ -162,7 +162,7 @@ async def _run_on_terminal(tree: ProcessTree, view: TerminalView) -> int:
 
 
 def _supervisor(tree: ProcessTree, database: Database, on_line: Callable[[str, str], None] | None = None) -> Supervisor:
-    import_module(PROCESSES)  # once, for all copies
+    import_module(PROCESSES)  # imported once, before any copy is forked
     return Supervisor(
         tree.specs,
         grace=tree.settings.grace_seconds if tree.grace is None else tree.grace,
@@ -180,7 +180,7 @@ async def _stop_when_idle(tree: ProcessTree, database: Database, supervisor: Sup
 
 async def wait_until_idle(database: Database, *, queues: list[str] | None, calm: float) -> None:
     """Return when nothing has been due for `calm` seconds, in which the children have reported that nothing runs."""
-    import psutil  # only here
+    import psutil  # slow to load, and rarely needed
 
     calm_since: float | None = None
     while True:

@@ -173,7 +173,7 @@ def run_server(
     return run_role(make)
 
 
-def load_monitors(app: str, given: Mapping[str, str], metrics: str | None = None) -> App:
+def load_monitors(app: str, given: Mapping[str, str], metrics: str | None) -> App:
     """An application that declares monitors."""
     known = application(app, given, metrics=metrics)
     require_database(known.settings)

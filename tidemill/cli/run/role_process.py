@@ -122,7 +122,7 @@ async def _run_role(part: Part, *, supervised: bool) -> None:
         signals += 1
         role.stop()
         if not ready.done():
-            life.cancel()  # It waits for a database or a schema: there is nothing to finish.
+            life.cancel()  # The role still waits for a database or a schema, and has nothing to finish.
         elif signals == 2:
             loop.call_later(LAST_CALL, exit_now, 1)
         elif part.patience is not None:

@@ -29,10 +29,10 @@ def maintenance(
     /,
     *,
     metrics: Metrics = None,
-    place: ConnectionOptions = HERE,
+    connection: ConnectionOptions = HERE,
 ) -> int:
     """Migrate the schema, keep the tables in order (leases, dead workers, retention), and fire schedules."""
-    return run_maintenance(app, given=place.arguments(), metrics=metrics)
+    return run_maintenance(app, given=connection.arguments(), metrics=metrics)
 
 
 def worker(
@@ -65,7 +65,7 @@ def worker(
         ),
     ] = False,
     metrics: Metrics = None,
-    place: ConnectionOptions = HERE,
+    connection: ConnectionOptions = HERE,
 ) -> int:
     """Run the jobs and the durable runs of an application, each in a process that is started again when it dies."""
     if until_idle and only is not None:
@@ -75,7 +75,7 @@ def worker(
     if only == "runs" and (queue or max_concurrency is not None or ray is not None):
         raise ConfigError("--queue, --max-concurrency and --ray are about jobs: leave out --only runs")
 
-    given = place.arguments()
+    given = connection.arguments()
     if only is not None:
         return run_worker(
             app,

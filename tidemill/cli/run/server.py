@@ -87,7 +87,7 @@ def server(
     ] = None,
     listening: Annotated[int | None, Parameter(show=False)] = None,  # an open socket, from `tidemill dev`
     with_maintenance: Annotated[bool, Parameter(show=False, negative=())] = False,  # for `tidemill up`
-    place: ConnectionOptions = HERE,
+    connection: ConnectionOptions = HERE,
 ) -> int:
     """Serve the console and the HTTP API of an application, or of all; by default to this machine only.
 
@@ -121,7 +121,7 @@ def server(
 
     return run_server(
         apps,
-        given=place.arguments(),
+        given=connection.arguments(),
         settings=wanted,
         all_applications=all_applications,
         with_maintenance=with_maintenance,

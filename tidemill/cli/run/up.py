@@ -50,11 +50,11 @@ def up(
         Parameter(help="Serve gRPC to this machine as well, at this address or port, such as 127.0.0.1:7434."),
     ] = None,
     metrics: Metrics = None,
-    keys: Annotated[str, Parameter(show=False)] = "Ctrl-C ends it",  # `tidemill dev` has more of them
+    keys: Annotated[str, Parameter(show=False)] = "Ctrl-C stops it",  # `tidemill dev` has more of them
     listening: Annotated[int | None, Parameter(show=False)] = None,  # the server's socket, from `tidemill dev`
-    place: ConnectionOptions = HERE,
+    connection: ConnectionOptions = HERE,
 ) -> int:
-    """Start everything: database, maintenance, workers, server. Ctrl-C ends it."""
+    """Start everything: database, maintenance, workers, server. Ctrl-C stops it."""
     if workers < 1:
         raise ConfigError(f"--workers {workers}: at least one worker is needed to run anything")
     if grpc is not None and not server:
@@ -62,7 +62,7 @@ def up(
     if not ServerSettings(grpc=grpc).is_local:
         raise ConfigError(f"--grpc {grpc}: other machines can reach that, and are served by `tidemill server --grpc`")
 
-    given = place.arguments()
+    given = connection.arguments()
     served = ServerSettings(
         port=PORT if port is None else port,
         or_any_port=port is None,

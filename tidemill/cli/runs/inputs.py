@@ -21,11 +21,11 @@ from tidemill.ops.runs.inputs import ListInputs, OpenInput, SubmitInput, list_in
 
 
 def inputs(
-    *, run: RunId | None = None, limit: Shown = 200, json: Json = False, place: ServerOptions = ANYWHERE
+    *, run: RunId | None = None, limit: Shown = 200, json: Json = False, connection: ServerOptions = ANYWHERE
 ) -> None:
     """List what runs of dags and flows wait for a person to answer, the longest waiting first."""
     args = ListInputs(run=None if run is None else run_number(run))
-    rows, _ = place.run(lambda at: read_pages(at, list_inputs, args, limit))
+    rows, _ = connection.run(lambda at: read_pages(at, list_inputs, args, limit))
     show(rows, _inputs_table, json=json, none="no run waits for input")
     if rows and not json:
         first = answer_command(rows[0].run_id, rows[0].node, rows[0].schema)
@@ -46,11 +46,11 @@ def submit(
     *,
     key: Annotated[str | None, Parameter(help="The same key again is the same answer: safe to submit twice.")] = None,
     app: AppOption = None,
-    place: ServerOptions = ANYWHERE,
+    connection: ServerOptions = ANYWHERE,
 ) -> None:
     """Answer what a run asks. The answer must fit the schema; the first that does counts."""
     number, value = run_number(id), read_value(answer, "answer")
-    if place.do(submit_input, SubmitInput(id=number, node=node, value=value, key=key), app=app).taken:
+    if connection.do(submit_input, SubmitInput(id=number, node=node, value=value, key=key), app=app).taken:
         return out().print(f"run r{number} has its answer to {node}")
     sys.stderr.write("warning: no run worker drives the run now; the answer is taken as soon as one does\n")
     return out().print(f"the answer to {node} of run r{number} is stored")
@@ -62,7 +62,7 @@ def read_value(text: str, what: str) -> Any:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         raise PayloadError(
-            f"the {what} {text!r} is not JSON ({error}); a text stands in double quotes: '\"yes\"'"
+            f"the {what} {text!r} is not JSON ({error}); a string needs double quotes: '\"yes\"'"
         ) from error
 
 

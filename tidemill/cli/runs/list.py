@@ -35,9 +35,9 @@ TICKS_AT_ONCE = 1000
 
 
 @options_of(ListRuns, without=("up_to",))
-def runs(args: ListRuns, *, limit: Shown = 25, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
+def runs(args: ListRuns, *, limit: Shown = 25, json: Json = False, connection: ServerOptions = ANYWHERE) -> None:
     """List durable runs of workflows and dags, the newest first."""
-    rows, cursor = place.run(lambda at: read_pages(at, list_runs, args, limit))
+    rows, cursor = connection.run(lambda at: read_pages(at, list_runs, args, limit))
     none = "no runs: start one with `await app.start(Workflow, ...)`" if args == ListRuns() else "no run matches"
     show(rows, runs_table, json=json, none=none, cursor=cursor)
 
@@ -57,7 +57,7 @@ def run(
         Parameter(help="Instead, run this unmodified program that imports `workflows`, with Tidemill in its place."),
     ] = None,
     json: Json = False,
-    place: ServerOptions = ANYWHERE,
+    connection: ServerOptions = ANYWHERE,
 ) -> int | None:
     """Show one run: its state and why, and its journal; of a dag, the tree of its nodes."""
     if as_workflows is not None:
@@ -65,7 +65,7 @@ def run(
 
         return run_program(as_workflows, [each for each in (id, *arguments) if each is not None])
     if id is None or arguments:
-        raise ConfigError("say one run, as `tidemill runs` shows it: `tidemill run r12`")
+        raise ConfigError("name a run, as `tidemill runs` shows it: `tidemill run r12`")
     number = run_number(id)
 
     async def work(operator: Operator) -> int | None:
@@ -84,7 +84,7 @@ def run(
             return print_json({**msgspec.structs.asdict(found), "ticks": ticks, "log": log})
         return _print_page(found, ticks, log)
 
-    return place.run(work, app=app)
+    return connection.run(work, app=app)
 
 
 def runs_table(rows: Sequence[RunLine], now: datetime) -> Table:

@@ -19,11 +19,13 @@ commands.default(runs)
 
 @commands.command
 @options_of(MigrateRuns)
-def migrate(args: MigrateRuns, *, app: AppOption = None, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
+def migrate(
+    args: MigrateRuns, *, app: AppOption = None, json: Json = False, connection: ServerOptions = ANYWHERE
+) -> None:
     """Move unfinished runs of older versions to the present version of their workflow, where it has all they need."""
-    if app is None and place.server_url is None:
-        raise ConfigError("runs are moved by the code of their workflows: say --app app.py")
-    done = place.do(migrate_runs, args, app=app)
+    if app is None and connection.server_url is None:
+        raise ConfigError("runs are moved by the code of their workflows: add --app app.py")
+    done = connection.do(migrate_runs, args, app=app)
     if json:
         return print_json(done)
     out().print(_moved(done))

@@ -28,14 +28,16 @@ def send(
         str | None, Parameter(help="The step that receives it; by default every step that accepts it.")
     ] = None,
     app: AppOption = None,
-    place: ServerOptions = ANYWHERE,
+    connection: ServerOptions = ANYWHERE,
 ) -> None:
     """Send an event to a run: it is stored when this returns, and wakes the run if it sleeps.
 
     With the application, or through a server, the event is checked before it is sent; otherwise only its class is.
     """
-    sent = place.do(send_event, SendEvent(id=run_number(id), type=event, fields=_object(fields), step=step), app=app)
-    unchecked = app is None and place.server_url is None
+    sent = connection.do(
+        send_event, SendEvent(id=run_number(id), type=event, fields=_object(fields), step=step), app=app
+    )
+    unchecked = app is None and connection.server_url is None
     later = f"; whether it fits is seen when the run takes it: tidemill run r{sent.run_id}" if unchecked else ""
     out().print(f"{event} sent to run r{sent.run_id}{later}")
 
@@ -46,28 +48,28 @@ def fork(
     *,
     at: Annotated[int, Parameter(help="The last tick that the new run shares with it.")],
     app: AppOption = None,
-    place: ServerOptions = ANYWHERE,
+    connection: ServerOptions = ANYWHERE,
 ) -> None:
     """Start a new run where another was after one of its ticks."""
     number = run_number(id)
-    if app is None and place.server_url is None:
-        raise ConfigError("a fork begins with the workflow's code: say --app app.py")
-    forked = place.do(fork_run, ForkRun(id=number, at=at), app=app)
+    if app is None and connection.server_url is None:
+        raise ConfigError("a fork needs the workflow's code: add --app app.py")
+    forked = connection.do(fork_run, ForkRun(id=number, at=at), app=app)
     out().print(f"run r{forked.id} goes on from tick {at} of run r{number}")
 
 
-def cancel_runs(ids: Sequence[str], place: ServerOptions) -> None:
+def cancel_runs(ids: Sequence[str], connection: ServerOptions) -> None:
     """Ask runs to end, one after the other."""
-    _for_each(ids, place, cancel_run, CancelRun, "was asked to end")
+    _for_each(ids, connection, cancel_run, CancelRun, "was asked to end")
 
 
-def retry_runs(ids: Sequence[str], place: ServerOptions) -> None:
+def retry_runs(ids: Sequence[str], connection: ServerOptions) -> None:
     """Start runs again that need attention, one after the other."""
-    _for_each(ids, place, retry_run, RunRef, "goes on: its steps in progress are tried again")
+    _for_each(ids, connection, retry_run, RunRef, "goes on: its steps in progress are tried again")
 
 
 def _for_each(
-    ids: Sequence[str], place: ServerOptions, operation: Operation[A, Any], arguments: Callable[..., A], done: str
+    ids: Sequence[str], connection: ServerOptions, operation: Operation[A, Any], arguments: Callable[..., A], done: str
 ) -> None:
     numbers = [run_number(each) for each in ids]
 
@@ -76,7 +78,7 @@ def _for_each(
             await at.do(operation, arguments(id=number))
             out().print(f"run r{number} {done}")
 
-    place.run(work)
+    connection.run(work)
 
 
 def _object(text: str) -> dict[str, Any]:

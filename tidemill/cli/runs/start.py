@@ -26,13 +26,13 @@ def start(
     tag: Annotated[list[str] | None, Parameter(help="A tag to find it by; may be repeated.")] = None,
     app: AppOption = None,
     json: Json = False,
-    place: ServerOptions = ANYWHERE,
+    connection: ServerOptions = ANYWHERE,
 ) -> None:
     """Start a task, flow or dag of the application by its name, and print the id of the job or run."""
-    if app is None and place.server_url is None:
-        raise ConfigError("say which application has it: --app app.py, or --server URL")
+    if app is None and connection.server_url is None:
+        raise ConfigError("name the application that has it: --app app.py, or --server URL")
     args = msgspec.structs.replace(new, args=read_arguments(arguments), at=read_time(at), tags=tag)
-    started = place.do(start_work, args, app=app)
+    started = connection.do(start_work, args, app=app)
     if json:
         print_json(started)
         return

@@ -25,7 +25,7 @@ from tidemill.cli.run.role_process import Part, application, handle_signals, run
 from tidemill.cli.streams import control
 from tidemill.cli.streams.control import AppOption
 from tidemill.cli.streams.dead_letters import dead_letters, replay
-from tidemill.cli.streams.view import picture
+from tidemill.cli.streams.view import streams_page
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.engine.settings import Settings
@@ -76,26 +76,26 @@ def run(
     *,
     supervise: Supervise = True,
     metrics: Metrics = None,
-    place: ConnectionOptions = HERE,
+    connection: ConnectionOptions = HERE,
 ) -> int:
     """Take messages and run them through their plans until stopped."""
     if not supervise:
 
         def make() -> Part:
-            known = _load(target, place, metrics)
+            known = _load(target, connection, metrics)
             return stream_part(known.one(stream), target, known.settings)
 
         return run_role(make)
 
     def load() -> ProcessTree:
-        known = _load(target, place, metrics)
+        known = _load(target, connection, metrics)
         wanted = known.only(stream)
         if not known.is_config:
             require_database(known.settings)
         specs = [
             child(
                 "stream" if len(wanted) == 1 else f"stream-{each.name}",
-                place.arguments(),
+                connection.arguments(),
                 *("stream", "run", target, each.name, "--no-supervise"),
             )
             for each in wanted
@@ -111,22 +111,22 @@ def status(
     stream: Annotated[str | None, Parameter(help="Only this one.")] = None,
     /,
     *,
-    watch: Annotated[bool, Parameter(help="Keep showing it; Ctrl-C leaves.")] = False,
+    watch: Annotated[bool, Parameter(help="Keep showing it; Ctrl-C quits.")] = False,
     json: Json = False,
     app: AppOption = None,
-    place: ServerOptions = ANYWHERE,
+    connection: ServerOptions = ANYWHERE,
 ) -> None:
     """Show sources and plans: rate, lag, in flight, retries, dead letters, latency."""
     args = ListStreams(name=stream)
     if watch and not json:
         if not sys.stdout.isatty():
             raise ConfigError("--watch needs a terminal to draw on: leave it out here")
-        return place.run(lambda at: _watch(at, args), app=app)
-    found = place.do(list_streams, args, app=app).items
+        return connection.run(lambda at: _watch(at, args), app=app)
+    found = connection.do(list_streams, args, app=app).items
     if stream is not None and not found:
-        known = [each.name for each in place.do(list_streams, ListStreams(), app=app).items]
+        known = [each.name for each in connection.do(list_streams, ListStreams(), app=app).items]
         raise NotFoundError(f"no stream {stream!r} runs; there {listed(known)}{did_you_mean(stream, known)}")
-    return print_json(found) if json else out().print(picture(found))
+    return print_json(found) if json else out().print(streams_page(found))
 
 
 @commands.command
@@ -136,7 +136,7 @@ def publish(
     payload: Annotated[list[str] | None, Parameter(help="The messages, as they are.")] = None,
     /,
     *,
-    place: ServerOptions = ANYWHERE,
+    connection: ServerOptions = ANYWHERE,
 ) -> None:
     """Append messages to a topic of the PostgreSQL log; without any given, one per line of the standard input."""
     lines = payload if payload else [line.rstrip("\n") for line in sys.stdin if line.strip()]
@@ -146,7 +146,7 @@ def publish(
             some = lines[first : first + MOST_MESSAGES]
             await at.do(publish_messages, msgspec.structs.replace(args, messages=some))
 
-    place.run(work)
+    connection.run(work)
     is_one = len(lines) == 1
     out().print(f"{counted(len(lines), 'message')} {'is' if is_one else 'are'} in {args.topic}")
 
@@ -163,15 +163,15 @@ async def _watch(at: Operator, args: ListStreams) -> None:
         async with at.watch("streams") as changes:
             left = asyncio.create_task(leaving.wait())
             while not left.done():
-                live.update(picture((await at.do(list_streams, args)).items), refresh=True)
+                live.update(streams_page((await at.do(list_streams, args)).items), refresh=True)
                 changed = asyncio.create_task(changes.wait(SAFETY_POLL))
                 await asyncio.wait((left, changed), return_when=asyncio.FIRST_COMPLETED)
                 changed.cancel()
 
 
-def _load(target: str, place: ConnectionOptions, metrics: str | None) -> StreamTarget:
+def _load(target: str, connection: ConnectionOptions, metrics: str | None) -> StreamTarget:
     if is_config(target):
         streams = {stream.name: stream for stream in read_config(target)}
-        return StreamTarget(target, place.settings(metrics=metrics), streams, True)
-    known = application(target, place.arguments(), metrics=metrics)
+        return StreamTarget(target, connection.settings(metrics=metrics), streams, True)
+    known = application(target, connection.arguments(), metrics=metrics)
     return StreamTarget(target, known.settings, known.streams.declared, False)

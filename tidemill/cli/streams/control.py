@@ -21,7 +21,7 @@ DRAIN_PATIENCE = 600.0
 AppOption = Annotated[
     str | None, Parameter(help="The application, app.py: its streams are known even when they do not run.")
 ]
-Wait = Annotated[bool, Parameter(negative="--no-wait", help="Return when nothing is in flight any more.")]
+Wait = Annotated[bool, Parameter(negative="--no-wait", help="Return when nothing is in flight.")]
 
 
 def _given(*positional: str) -> Any:
@@ -32,7 +32,9 @@ Burst = Annotated[float | None, Parameter(help="How many messages may pass at on
 
 
 @_given("name")
-def drain(args: ControlStream, *, wait: Wait = True, app: AppOption = None, place: ServerOptions = ANYWHERE) -> None:
+def drain(
+    args: ControlStream, *, wait: Wait = True, app: AppOption = None, connection: ServerOptions = ANYWHERE
+) -> None:
     """Take no more messages of a stream and finish those in flight; `resume` takes more again."""
 
     async def work(at: Operator) -> None:
@@ -46,47 +48,47 @@ def drain(args: ControlStream, *, wait: Wait = True, app: AppOption = None, plac
             message = f"stream {args.name} has had messages in flight for {DRAIN_PATIENCE:g} s"
             raise ConfigError(f"{message}; see `tidemill stream status`") from error
 
-    place.run(work, app=app)
+    connection.run(work, app=app)
     ended = "is drained" if wait else "drains"
     out().print(f"stream {args.name} {ended}; `tidemill stream resume {args.name}` goes on")
 
 
 @_given("name")
-def resume(args: ControlStream, *, app: AppOption = None, place: ServerOptions = ANYWHERE) -> None:
+def resume(args: ControlStream, *, app: AppOption = None, connection: ServerOptions = ANYWHERE) -> None:
     """Take messages again, after `drain`."""
-    place.do(control_stream, msgspec.structs.replace(args, mode="run"), app=app)
+    connection.do(control_stream, msgspec.structs.replace(args, mode="run"), app=app)
     out().print(f"stream {args.name} takes messages again")
 
 
 @_given("name", "source", "weight")
-def set_weight(args: ControlStream, *, app: AppOption = None, place: ServerOptions = ANYWHERE) -> None:
+def set_weight(args: ControlStream, *, app: AppOption = None, connection: ServerOptions = ANYWHERE) -> None:
     """Give a source another share, at once."""
-    place.do(control_stream, args, app=app)
+    connection.do(control_stream, args, app=app)
     out().print(f"{args.name}/{args.source} has weight {args.weight:g} now")
 
 
 @_given("name", "source", "max_qps")
 def set_limit(
-    args: ControlStream, *, burst: Burst = None, app: AppOption = None, place: ServerOptions = ANYWHERE
+    args: ControlStream, *, burst: Burst = None, app: AppOption = None, connection: ServerOptions = ANYWHERE
 ) -> None:
     """Give a source, or `live` requests, another limit of messages a second, at once."""
-    place.do(control_stream, msgspec.structs.replace(args, burst=burst), app=app)
+    connection.do(control_stream, msgspec.structs.replace(args, burst=burst), app=app)
     limit = f"at most {args.max_qps:g}/s" if args.max_qps else "without a limit"
     limit += "" if burst is None else f", {burst:g} at once"
     out().print(f"{args.name}/{args.source} sends {limit} now")
 
 
 @_given("name", "source")
-def enable(args: ControlStream, *, app: AppOption = None, place: ServerOptions = ANYWHERE) -> None:
+def enable(args: ControlStream, *, app: AppOption = None, connection: ServerOptions = ANYWHERE) -> None:
     """Take messages of a source again, or send the items of a sink."""
-    place.do(control_stream, msgspec.structs.replace(args, enabled=True), app=app)
+    connection.do(control_stream, msgspec.structs.replace(args, enabled=True), app=app)
     out().print(f"{args.name}/{args.source} is on")
 
 
 @_given("name", "source")
-def disable(args: ControlStream, *, app: AppOption = None, place: ServerOptions = ANYWHERE) -> None:
+def disable(args: ControlStream, *, app: AppOption = None, connection: ServerOptions = ANYWHERE) -> None:
     """Take no more messages of a source, those in flight finish; or send no more items to a sink, they wait."""
-    place.do(control_stream, msgspec.structs.replace(args, enabled=False), app=app)
+    connection.do(control_stream, msgspec.structs.replace(args, enabled=False), app=app)
     out().print(f"{args.name}/{args.source} is off")
 
 

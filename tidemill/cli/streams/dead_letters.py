@@ -35,7 +35,7 @@ Ids = Annotated[list[int] | None, id_parameter("dead letter", "Only this one; ma
 @options_of(ListDeadLetters, ids={"id": "dead letter"})
 def dead_letters(
     args: ListDeadLetters, stream: Stream = None, /, *, limit: Shown = 25, json: Json = False,
-    place: ServerOptions = ANYWHERE,
+    connection: ServerOptions = ANYWHERE,
 ) -> None:  # fmt: skip
     """List messages that were given up, the newest first; one alone is shown in full."""
     wanted = msgspec.structs.replace(args, stream=stream)
@@ -44,18 +44,18 @@ def dead_letters(
         letters, _ = await read_pages(at, list_dead_letters, wanted, limit)
         return [await at.do(get_dead_letter, GetDeadLetter(id=each.id)) if each.truncated else each for each in letters]
 
-    letters = place.run(work)
+    letters = connection.run(work)
     if json:
         return print_json(letters)
     if not letters:
-        return out().print(f"no dead letters{place.run(lambda at: _meant_stream(at, stream))}", style="dim")
+        return out().print(f"no dead letters{connection.run(lambda at: _meant_stream(at, stream))}", style="dim")
     return out().print(dead_page(letters[0]) if args.id and len(letters) == 1 else dead_table(letters))
 
 
 @options_of(ReplayDeadLetters, without=("ids", "up_to"))
 def replay(
     args: ReplayDeadLetters, stream: Stream = None, /, *, id: Ids = None, yes: Yes = False,
-    place: ServerOptions = ANYWHERE,
+    connection: ServerOptions = ANYWHERE,
 ) -> None:  # fmt: skip
     """Try dead letters again, with all their attempts; prints how many."""
     wanted = msgspec.structs.replace(args, stream=stream, ids=id or None)
@@ -69,12 +69,12 @@ def replay(
             meant = msgspec.structs.replace(wanted, up_to=found.up_to)
         return (await at.do(replay_dead_letters, meant)).count
 
-    count = place.run(work)
+    count = connection.run(work)
     if count == 0 and id:
         ids = ", ".join(f"d{each}" for each in id)
         raise NotFoundError(f"no dead letter matches {ids}: it never existed, or was replayed")
     if count is not None:
-        meant = "" if count else place.run(lambda at: _meant_stream(at, stream))
+        meant = "" if count else connection.run(lambda at: _meant_stream(at, stream))
         out().print(f"{counted(count, 'dead letter is', 'dead letters are')} tried again{meant}")
 
 

@@ -19,7 +19,7 @@ from tidemill.ops.streams.streams import StreamLine
 SHOWN = 2000
 
 
-def picture(lines: Sequence[StreamLine]) -> RenderableType:
+def streams_page(lines: Sequence[StreamLine]) -> RenderableType:
     """All running streams."""
     parts: list[RenderableType] = []
     for line in lines:

@@ -43,7 +43,7 @@ def svg(rows: Sequence[Sequence[Box]], arrows: Iterable[tuple[str, str]]) -> str
         f'markerWidth="8" markerHeight="8" orient="auto"><path d="M0 0 8 4 0 8z" fill="{LINE}"/></marker></defs>'
     ]
     for way in layout.ways:
-        drawn.append(f'<path d="{_bent(way)}" fill="none" stroke="{LINE}" marker-end="url(#tip)"/>')
+        drawn.append(f'<path d="{_curve(way)}" fill="none" stroke="{LINE}" marker-end="url(#tip)"/>')
     for box in boxes:
         place = layout.places[box.id]
         drawn.append(
@@ -101,7 +101,7 @@ def _pixels(length: float, scale: float) -> int:
     return max(1, math.ceil(length * scale))
 
 
-def _bent(way: list[Point]) -> str:
+def _curve(way: list[Point]) -> str:
     """Return the points of an arrow as an SVG path with rounded bends."""
     x, y = way[0]
     drawn = [f"M{x:.1f} {y:.1f}"]

@@ -186,11 +186,11 @@ class FairLanes:
                             lane.is_new = False
                             held.append(lane)
                             continue
-                        if lane.rate_key in rate_keys:  # One lane of a rate key at a time: they share its limit.
+                        if lane.rate_key in rate_keys:  # Lanes of one rate key share its limit: one of them at a time.
                             passed.append(lane)
                             continue
                     if is_round and not lane.credit:
-                        passed.append(lane)  # Others have their turn of this round first.
+                        passed.append(lane)  # Lanes with credit go first in this round.
                         continue
                     if lane.rate_key is not None:
                         rate_keys.add(lane.rate_key)
@@ -213,7 +213,7 @@ class FairLanes:
         for lane, weight in zip(lanes, weights, strict=True):
             lane.credit += max(0, quantum) * weight
             if lane.is_new and not lane.credit:
-                lane.credit = weight  # It does not wait for the end of a round.
+                lane.credit = weight  # A new lane does not wait for the end of a round.
 
     def claimed(self, offers: Sequence[Offer], counts: Counter[LaneName], room: int) -> None:
         """Put the lanes back after a claim of up to `room` jobs that took `counts` jobs from each.

@@ -99,7 +99,7 @@ def verify_webhook(signature: WebhookSignature, headers: Mapping[str, str], body
     if not sum(hmac.compare_digest(mine, theirs) for mine in right for theirs in sent):
         raise SignatureError(f"the signature in {name} does not match the body")
     if at is not None:
-        return f"{at} {right[0].hex()}"  # Not of what was sent, to which a sender may add.
+        return f"{at} {right[0].hex()}"  # The computed signature: a sender may append others to the header.
     delivery = next((headers[each] for each in _DELIVERIES if headers.get(each)), None)
     return None if delivery is None else f"{right[0].hex()} {hashlib.sha256(delivery.encode()).hexdigest()}"
 

@@ -64,7 +64,7 @@ def parse_dag(
     return _parse(text, file, known, lambda name: _load(path.parent / name, known, (path.resolve(),), within))
 
 
-def read_definition(data: Mapping[str, Any], refs: RefResolver | None = None) -> Dag:
+def read_definition(data: Mapping[str, Any], refs: RefResolver | None) -> Dag:
     """The dag of a definition that a caller brings along: as `Dag.to_json` writes it, or as a file has it."""
     nodes = data.get("nodes")
     if isinstance(nodes, list) and any(isinstance(each, Mapping) and "kind" in each for each in nodes):
@@ -78,7 +78,7 @@ def problems_in(path: str | FilePath, *, refs: RefResolver | None = None) -> lis
 
 
 def problems_in_text(
-    text: str, path: str | FilePath, *, inside: str | FilePath, refs: RefResolver | None = None
+    text: str, path: str | FilePath, *, inside: str | FilePath, refs: RefResolver | None
 ) -> list[DagError]:
     """Return every problem in text that is the content of `path`. Other files are read only in the folder `inside`."""
     within = FilePath(inside).resolve()

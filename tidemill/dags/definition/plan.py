@@ -120,7 +120,7 @@ class DagPlan:
         first = len(self.steps)
         self._add(PlannedNode(inner + RUN, "enter", node, prefix, prefix, after, [], condition))
         self._unfold(node.dag, inner, prefix, first=first, keeps_going=node.on_failure == "continue")
-        # It waits for all nodes, not only the last ones: a last node may be blocked while others still run.
+        # The exit waits for all nodes, not only the last ones: a last node may be blocked while others still run.
         inside = tuple(inner + each.name for each in node.dag.nodes)
         self._add(PlannedNode(name, "leave", node, inner, prefix, inside, []))
 

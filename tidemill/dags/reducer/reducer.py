@@ -318,7 +318,7 @@ class DagProgram:
     def _leave(self, turn: Reduction, step: PlannedNode) -> None:
         """End a sub-dag whose nodes have all ended."""
         node, enter = turn.state.nodes[step.name], turn.state.nodes[self.plan.scopes[step.scope].enter or ""]
-        if enter.status == "blocked":  # It has not started: the failure was outside it.
+        if enter.status == "blocked":  # The sub-dag has not started: the failure was outside it.
             node.failed_dependency = enter.failed_dependency
             turn.finish(step.name, "blocked", note=enter.note)
             return

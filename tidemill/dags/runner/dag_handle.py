@@ -148,7 +148,8 @@ class DagHandle:
 
     async def cancel_node(self, node: str, reason: str | None = None, *, by: str = "") -> list[str]:
         """Cancel a node with all that follows from it; the others go on. Returns the nodes that are cancelled."""
-        program, state = await self.load()  # Before the transaction, which has a connection of its own.
+        # Loaded before the transaction opens, because that takes a connection of its own.
+        program, state = await self.load()
         async with transaction(self._database, by=by) as tx:
             return await cancel_node(tx, self.id, program, state, node, reason=reason)
 

@@ -12,7 +12,7 @@ from tidemill.core.jobs.job import DEFAULT_QUEUE, JobOptions, NewJob
 from tidemill.core.ticks import RunWork
 from tidemill.dags.definition.plan import PlannedNode, task_of
 from tidemill.engine.jobs.task import Task, TaskOptions
-from tidemill.store.runs.run_turn import Gate, JobRow, gate_of
+from tidemill.store.runs.run_turn import JobRow, keys_of
 
 
 class NodeJob:
@@ -38,7 +38,7 @@ class NodeJob:
         self._named = named
         self._options = None if options == JobOptions() else encode(options)
         self._tags = encode(usual.tags) if usual.tags else None
-        self._gated = task if task is not None and task.is_shared else None
+        self._with_keys = task if task is not None and task.is_shared else None
         self._no_args: bytes | None = None
         NewJob(self._queue, self._name, msgspec.Raw(b"{}"), self._priority).validate()
 
@@ -50,11 +50,8 @@ class NodeJob:
         if self._named and options is not None:
             options = options[:-1] + b',"run":%d}' % run
         args = self._args(command.input)
-        gate = None if self._gated is None else self._gate(self._gated, args)
-        return self._queue, self._name, args, priority, None, 0.0, None, options, None, self._tags, None, gate
-
-    def _gate(self, task: Task[Any, Any], args: bytes) -> Gate | None:
-        return gate_of(task.new_job(args))
+        keys = None if self._with_keys is None else keys_of(self._with_keys.new_job(args))
+        return JobRow(self._queue, self._name, args, priority, None, 0.0, None, options, None, self._tags, None, keys)
 
     def _args(self, given: Any) -> bytes:
         if given:

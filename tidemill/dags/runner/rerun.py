@@ -59,12 +59,10 @@ def rerun_from(program: DagProgram, old: DagState, node: str, *, edited: Any = U
     return state
 
 
-def rerun_input(
-    stored: bytes, program: DagProgram, old: DagState, *, start: str | None = None, edited: Any = UNSET
-) -> bytes:
+def rerun_input(stored: bytes, program: DagProgram, old: DagState, *, start: str | None, edited: Any) -> bytes:
     """The input of a run that repeats another, whose stored input, program and state are given."""
     if start is None and edited is not UNSET:
-        raise ConfigError("say which node the edited input is for: start=")
+        raise ConfigError("name the node that the edited input is for: start=")
     state = rerun_failed(program, old) if start is None else rerun_from(program, old, start, edited=edited)
     given = decode(stored, DagInput)
     return encode(DagInput(given.dag, given.args, msgspec.Raw(encode_state(state))))

@@ -157,21 +157,21 @@ class DagRun(DurableRun):
             self._handed.clear()
         if any(type(tick) is Received for tick in ticks):
             turn.keeps_decisions = True
-            turn.jobs = [(work, (*job[:10], None, job[11])) for work, job in turn.jobs]
+            turn.jobs = [(work, job._replace(chain=None)) for work, job in turn.jobs]
         elif len(state.works) == 1 and not self._asks and turn.jobs and turn.jobs[-1][0] in state.works:
             work, job = turn.jobs[-1]
-            if (following := self._following_jobs()) and job[11] is None:
-                turn.jobs[-1] = work, (*job[:10], JobChain(following, self.program.limits.result), None)
+            if (following := self._following_jobs()) and job.keys is None:
+                turn.jobs[-1] = work, job._replace(chain=JobChain(following, self.program.limits.result))
 
     def _following_jobs(self) -> list[tuple[int, JobRow]]:
         following: list[tuple[int, JobRow]] = []
         for command in following_works(self.program, self.loop.state):
             try:
                 job = self._job(command)
-            except TidemillError:  # It is an outcome of the node when it starts.
+            except TidemillError:  # The node fails with this error when it starts.
                 break
-            if job[11] is not None or (job[7] is not None and b'"required_model"' in job[7]):
-                break  # Others decide when it may run.
+            if job.keys is not None or (job.options is not None and b'"required_model"' in job.options):
+                break  # Concurrency keys and models decide when such a job runs.
             parent = self.trace_of_job(command)
             following.append((command.work, job if parent is None else with_job_trace(job, parent)))
         return following
@@ -188,7 +188,7 @@ class DagRun(DurableRun):
             if type(command) is Publish and type(command.event) is InputWanted:
                 wanted = command.event
                 if nodes[wanted.node].status != "waiting":
-                    continue  # It was requested and cancelled in the same turn.
+                    continue  # The input was requested and cancelled in the same turn.
                 self._asks.add(wanted.node)
                 schema = None if wanted.schema is None else encode(wanted.schema)
                 self.turn().asks.append((wanted.node, storable(wanted.prompt), schema, wanted.due))
@@ -226,7 +226,7 @@ class DagRun(DurableRun):
     def _job(self, command: RunWork) -> JobRow:
         row = self._jobs.row(self.number, self.program.plan.steps[command.name], command, self.priority)
         fire = self.fire
-        return row if fire is None else (*row[:8], encode(fire), *row[9:])
+        return row if fire is None else row._replace(origin=encode(fire))
 
     def work_ended(self, work: int, end: WorkEnd) -> Sequence[Tick]:
         if end.successor is not None:
@@ -236,7 +236,8 @@ class DagRun(DurableRun):
             error = NodeFailure(*(str(end.error.get(name, "")) for name in ("kind", "message", "traceback")))
         result = None if bytes(end.result) == b"null" else msgspec.Raw(bytes(end.result))
         state: Any = end.state
-        if result is not None and len(result) > self.program.limits.result:  # It is too large for the journal as well.
+        # Such a result is too large for the journal as well.
+        if result is not None and len(result) > self.program.limits.result:
             state, error = "failed", too_large("the result", len(result), self.program.limits.result)
             result = None
         return [Completed(self._run_worker.clock.now(), work, NodeEnded(state, end.job, result, error, end.note or ""))]

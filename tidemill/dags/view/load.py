@@ -55,7 +55,7 @@ async def load_state(database: Database, kind: DagKind, run_id: int) -> tuple[An
     row, snapshot, ticks = await load_run(database, run_id)
     require_dag(row)
     program, state = _restored(kind, row, snapshot, ticks)
-    # It needed attention, or never began: no owner has ended its nodes.
+    # The run needed attention or never began, so that no owner has ended its nodes.
     if row["state"] in ("cancelled", "expired") and state.status == "running":
         program.reduce(state, CancelAsked(row["ended_at"].timestamp(), row["note"] or ""))
     return row, program, state

@@ -61,8 +61,8 @@ class ResolvingTasks(TaskRegistry):
 
     def __init__(
         self,
-        resolve: NodeResolver | None = None,
-        filed: Callable[[str], Task[Any, Any] | None] = lambda name: None,
+        resolve: NodeResolver | None,
+        filed: Callable[[str], Task[Any, Any] | None],
         surround: Callable[[Task[Any, Any]], Task[Any, Any]] = lambda task: task,
     ) -> None:
         """`filed` returns what a file declares now; it is called every time, because files change."""

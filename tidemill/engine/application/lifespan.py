@@ -70,7 +70,7 @@ def make_lifespan(app: Any, name: str, lifespan: Any, middleware: Any, dependenc
         raise ConfigError(f"middleware {wrong[0]!r:.100} is not a function that takes the Invocation, and only that")
     for each in middleware:
         if (decorator := _missing_decorator(each)) is not None:
-            raise ConfigError(f"middleware {each!r:.100} is no context manager: decorate it with {decorator}")
+            raise ConfigError(f"middleware {each!r:.100} is not a context manager: decorate it with {decorator}")
     if not isinstance(dependencies or {}, Mapping):
         raise ConfigError(f"dependencies={dependencies!r:.100} is not a dict, such as {{Session: open_session}}")
     for key, provider in (dependencies or {}).items():

@@ -237,7 +237,7 @@ def _manager_of(middleware: Middleware, invocation: Invocation) -> Any:
     given = middleware(invocation)
     if _is_manager(given):
         return given
-    raise ConfigError(f"middleware {_name_of(middleware)} gave {given!r:.100}, which is no context manager")
+    raise ConfigError(f"middleware {_name_of(middleware)} gave {given!r:.100}, which is not a context manager")
 
 
 def _checked(key: Any, made: Any, provider: Callable[..., Any]) -> Any:

@@ -135,7 +135,7 @@ class BlockedTime:
         return self.stalls.by_others(self._task) - self._before
 
     def turned(self, late: float) -> None:
-        """Note on the loop that it turns now, so many seconds late."""
+        """Note on the loop that it runs again now, this many seconds late."""
         self.stalls.turned(time.monotonic() - late)
 
 

@@ -21,7 +21,7 @@ def is_ending() -> bool:
 
 
 async def end(tasks: Iterable[asyncio.Task[Any]], within: float | None = None) -> None:
-    """Cancel tasks until they have ended, however they end, or for so many seconds."""
+    """Cancel tasks until they have ended, however they end, or for at most this many seconds."""
     loop, left = asyncio.get_running_loop(), set(tasks)
     give_up_at = None if within is None else loop.time() + within
     while left and (give_up_at is None or loop.time() < give_up_at):

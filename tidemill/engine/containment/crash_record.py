@@ -86,7 +86,7 @@ class CrashRecord:
     # -- calls ------------------------------------------------------------------------------------
 
     def hold(self) -> int:
-        """A slot for calls that follow each other; -1, which notes nothing, where so many are held already."""
+        """A slot for calls that follow each other; -1, which notes nothing, where the most are held already."""
         try:
             return self._free.popleft()
         except IndexError:
@@ -103,7 +103,7 @@ class CrashRecord:
         return slot
 
     def next(self, slot: int, key: str) -> None:
-        """Note that a call begins; the one before in its slot has ended. Raises `RefusedCallError`."""
+        """Note that a call begins; the previous one in its slot has ended. Raises `RefusedCallError`."""
         if self._calls and (call := self._calls.get(key)) is not None and call.refused_until > time.time():
             self.erase(slot)
             raise RefusedCallError(call.why)
@@ -116,7 +116,7 @@ class CrashRecord:
             self._free.append(slot)
 
     def clear(self, key: str) -> None:
-        """A call has ended without ending its process: it is not suspected any more."""
+        """A call has ended without ending its process: it is no longer suspected."""
         if key in self._calls:
             with self._lock:
                 self._calls.pop(key, None)

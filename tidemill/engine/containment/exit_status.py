@@ -19,7 +19,7 @@ EXITS: Mapping[int, str] = {
     EXIT_FENCED: "it was silent for longer than its lease and others took over its jobs",
     EXIT_BUDGET: "the watchdog ended it: a job ran longer than its budget",
     EXIT_STALL: "the watchdog ended it: a job showed no sign of life",
-    EXIT_CANCEL: "the watchdog ended it: a job would not end that its run wants no longer",
+    EXIT_CANCEL: "the watchdog ended it: a job did not end that its run no longer needs",
     EXIT_MISCONFIGURED: "it cannot start as it is configured",
     EXIT_BLOCKED: "the watchdog ended it: its event loop was blocked",
 }

@@ -33,7 +33,7 @@ log = structlog.get_logger("tidemill.watchdog")
 
 STALL_LIMIT = 60.0
 REPORT_SECONDS = 5.0
-BLOCKED_SECONDS = 1.0  # a loop that has not turned for so long is blocked
+BLOCKED_SECONDS = 1.0  # seconds after which a loop that does not run counts as blocked
 WRITE_SECONDS = 10.0
 RETRY_SECONDS = 0.1
 STACK_LINES = 40
@@ -152,7 +152,7 @@ class Watchdog:
             return True
         if not is_blocked:
             if self.trouble is not None:
-                log.warning("the event loop turns again", worker=worker_id, was=self.trouble)
+                log.warning("the event loop runs again", worker=worker_id, was=self.trouble)
             self.trouble, self._cancelled_at = None, None
             return False
         if self._blocked_for >= REPORT_SECONDS and self.trouble is None:
@@ -180,7 +180,7 @@ class Watchdog:
 
     def _report(self, worker_id: int, culprit: Culprit | None) -> None:
         name = "unknown work" if culprit is None else culprit.name
-        self.trouble = f"its event loop is blocked by {name}, since {time.strftime('%H:%M:%S')}"
+        self.trouble = f"its event loop has been blocked by {name}, since {time.strftime('%H:%M:%S')}"
         log.error("EVENT LOOP BLOCKED", by=name, worker=worker_id, stack=self._stack())
 
     def _stack(self) -> str:

@@ -82,9 +82,7 @@ class MappedCalls(NamedTuple):
 ManyCalls = Iterable[Call[Any]] | MappedCalls
 
 
-def jobs_of_calls(
-    calls: ManyCalls, options: Mapping[str, Any], *, origin: Origin, batch: int | None = None
-) -> ManyJobs:
+def jobs_of_calls(calls: ManyCalls, options: Mapping[str, Any], *, origin: Origin, batch: int | None) -> ManyJobs:
     """The jobs of many calls, with the same options for all of them."""
     tasks, arguments = _packed(calls) if isinstance(calls, MappedCalls) else _taken(each_call(calls))
     check_many_options(options)

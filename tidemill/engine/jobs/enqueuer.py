@@ -191,7 +191,7 @@ class Enqueuer:
                 return [await insert_one(self._database, connection, jobs[0], notify=notify)]
             return await insert_jobs(self._database, connection, jobs, notify=notify)
         except BaseException as error:
-            # After anything but a plain refusal the connection's state is unknown.
+            # After any error but a plain refusal the connection's state is unknown.
             if not isinstance(error, asyncpg.PostgresError) or is_unavailable(error):
                 connection.terminate()
                 self._connection = None

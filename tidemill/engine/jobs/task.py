@@ -223,7 +223,7 @@ class Task(Generic[P, R, T]):
         try:
             old = self.new_job(before)
         except PayloadError:
-            return {}  # Its keys cannot come from arguments that do not fit the task any more.
+            return {}  # Keys cannot come from arguments that no longer fit the task.
         changed: dict[str, str] = {}
         for column, was, now in (
             ("concurrency_key", old.concurrency_key, new.concurrency_key),

@@ -62,7 +62,7 @@ def webhook_task(
             raise ConfigError(UNSIGNED)
         row = await show_job(await reach(), job)
         if row is None or row["state"] not in FINAL_STATES:
-            raise Discard(f"job {job} is not kept any more, or was not ended: there is no outcome to post")
+            raise Discard(f"job {job} is no longer kept, or has not ended: there is no outcome to post")
         body = encode(_outcome(application, row))
         headers = {
             "Content-Type": "application/json",

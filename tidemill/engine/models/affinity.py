@@ -40,7 +40,7 @@ def choose_heads(
     if first is not None and first.model is not None:
         if fits(first.model, needed):
             return [first]
-        # Its model waits for held jobs: claim nothing meanwhile that keeps other models loaded.
+        # The model waits for held jobs: claim nothing that keeps other models loaded.
         return [head for head in heads if head.model is None and head.priority >= first.priority]
     chosen: list[Head] = []
     needed = set(needed)
@@ -72,7 +72,7 @@ def _in_order(heads: list[Head], is_cold: Callable[[Head], bool]) -> list[Head]:
 class Affinity:
     """A worker's preference for its loaded models, and when it last switched them."""
 
-    def __init__(self, models: ModelCache, patience: float, clock: Clock, *, lowest_first: bool = False) -> None:
+    def __init__(self, models: ModelCache, patience: float, clock: Clock, *, lowest_first: bool) -> None:
         self.models = models
         self._lowest_first = lowest_first
         self.patience = patience

@@ -81,7 +81,7 @@ class ModelStatus(msgspec.Struct, eq=False):
 class Eviction:
     """The models in memory, their users, and waiting requests. Without a budget all models fit."""
 
-    def __init__(self, footprints: Mapping[str, Footprint], budget: int | None = None) -> None:
+    def __init__(self, footprints: Mapping[str, Footprint], budget: int | None) -> None:
         self.footprints = footprints
         self.budget = budget
         self.standings: dict[str, ModelStatus] = {}

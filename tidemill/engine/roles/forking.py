@@ -235,7 +235,7 @@ def flush_output() -> None:
 
 def _fork() -> int:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Of threads: see above.
+        warnings.simplefilter("ignore", DeprecationWarning)  # The warning is about threads: see above.
         return os.fork()
 
 

@@ -290,7 +290,7 @@ class RoleGroup:
 
 @asynccontextmanager
 async def run_roles(*roles: Runnable) -> AsyncIterator[list[asyncio.Task[None]]]:
-    """Run roles while the block lasts: started in order, each once the one before is ready; stopped in reverse."""
+    """Run roles while the block lasts: started in order, each once the previous one is ready; stopped in reverse."""
     started: list[tuple[Runnable, asyncio.Task[None]]] = []
     try:
         for role in roles:

@@ -80,7 +80,7 @@ class Scheduler:
                     jobs = [job.id for job in fired.jobs[:5]]
                     log.info("schedule fired", schedule=fired.schedule, jobs=jobs, runs=list(fired.runs[:5]))
                 if fired.overlapped:
-                    log.info("a fire was skipped: the one before is unfinished", schedule=fired.schedule)
+                    log.info("a fire was skipped: the previous one is unfinished", schedule=fired.schedule)
                 if fired.problem is not None:
                     log.error("A SCHEDULE CANNOT BE FIRED HERE", schedule=fired.schedule, why=fired.problem)
                 if fired.missed:

@@ -30,7 +30,7 @@ class Adapter(Protocol):
 
 
 class _Silence:
-    """The adapter of a run that has no owner any more: it ignores everything."""
+    """The adapter of a run that no longer has an owner: it ignores everything."""
 
     def journal(self, loop: RunLoop, ticks: Sequence[Tick], commands: Sequence[Command]) -> None: ...
 

@@ -29,7 +29,7 @@ CLAIM_AT_ONCE = 64  # While the next are claimed, the turns of these are written
 MOST_RUNS = 20_000
 WAKE_AT_MOST_EVERY = 0.05
 FIND_OWN_EVERY = 5.0
-SUSPECTS_WAIT = 10.0  # suspects and other runs wait for each other so long, in a process without a quarantine process
+SUSPECTS_WAIT = 10.0  # seconds that suspects and other runs wait for each other, without a quarantine process
 MAX_LOSSES = 3  # how often a process may die while it runs nothing but one run, before that needs attention
 LOST_WAYS_OUT = (
     "deploy a fix and start the step again as a failed attempt (`tidemill retry`), give the step a queue "
@@ -230,7 +230,7 @@ class RunClaims:
 
     def _stop_for_attention(self, row: Any, why: str) -> None:
         """Stop a run that no longer fits the code: it is logged, and waits for an operator."""
-        log.error("run needs attention: it does not fit the workflow any more", run=row["id"], why=why)
+        log.error("run needs attention: it no longer fits the workflow", run=row["id"], why=why)
         for run in [run for run in self._worker.dirty if run.number == row["id"]]:
             self._worker.forget(run)
         turn = Unopened(self._worker, row["id"], row["seq"]).turn()

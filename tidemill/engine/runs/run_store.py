@@ -43,7 +43,7 @@ log = structlog.get_logger("tidemill.runs")
 
 IDLE_POLL = 30.0
 POLL_WITHOUT_WAKE_UPS = 1.0
-SPARE_SECONDS = 10.0  # A connection for turns that others made unnecessary for so long is closed.
+SPARE_SECONDS = 10.0  # Seconds after which a connection for turns that is not needed is closed.
 
 Row = Mapping[str, Any]
 

@@ -85,7 +85,7 @@ class RunWaits:
             self._watches.discard(watch)
 
     async def end_of(self, database: Database, run_id: int) -> Any:
-        """Wait until a run does not run any more; returns its state, result, error and note."""
+        """Wait until a run no longer runs; returns its state, result, error and note."""
         waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._ends.setdefault(run_id, set()).add(waiting)
         self._read_soon(run_id)

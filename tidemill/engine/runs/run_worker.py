@@ -286,7 +286,7 @@ class RunWorker:
             self._inbox.wrote(turn)
         born = self._born.get(run.number) if turn.new is not None else None
         if not still_mine:
-            log.warning("a run is not this owner's any more", run=run.number)
+            log.warning("a run no longer belongs to this owner", run=run.number)
             self.forget(run)
             if born is not None and not born.done():
                 why = "the database refused the run, or another owner has it by now: it may or may not be stored"

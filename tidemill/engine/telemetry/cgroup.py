@@ -28,7 +28,7 @@ class CgroupUsage(msgspec.Struct, frozen=True, omit_defaults=True):
     oom_kills: int = 0
 
 
-def group_of(pid: int | str = "self", *, proc: Path = PROC) -> str | None:
+def group_of(pid: int | str = "self", *, proc: Path) -> str | None:
     """The path of a process's cgroup-v2 group; None if it has none or has exited."""
     for line in (_read(proc / str(pid) / "cgroup") or "").splitlines():
         hierarchy, _, path = line.partition("::")
@@ -37,7 +37,7 @@ def group_of(pid: int | str = "self", *, proc: Path = PROC) -> str | None:
     return None
 
 
-def read_account(path: str, *, mount: Path = MOUNT) -> CgroupUsage | None:
+def read_account(path: str, *, mount: Path) -> CgroupUsage | None:
     """A group's account; None where the kernel has none, as for the root group of a host."""
     folder = mount / path.strip("/")
     memory, cpu = _number(folder / "memory.current"), _pairs(folder / "cpu.stat")
@@ -55,7 +55,7 @@ def read_account(path: str, *, mount: Path = MOUNT) -> CgroupUsage | None:
     )
 
 
-def read_accounts(pids: Iterable[int], *, mount: Path = MOUNT, proc: Path = PROC) -> list[CgroupUsage]:
+def read_accounts(pids: Iterable[int], *, mount: Path, proc: Path = PROC) -> list[CgroupUsage]:
     """The accounts of all groups of these processes, each once; a nested group is part of the outer one."""
     paths = sorted({path for pid in pids if (path := group_of(pid, proc=proc)) is not None})
     found: list[CgroupUsage] = []

@@ -188,7 +188,7 @@ def _scan_children() -> Callable[[int], list[int]]:
     for process in psutil.process_iter(["ppid"]):
         if process.info["ppid"] not in (None, process.pid):
             children.setdefault(process.info["ppid"], []).append(process.pid)
-    return lambda pid: children.pop(pid, [])  # Each once: a reused pid could form a cycle.
+    return lambda pid: children.pop(pid, [])  # Visit each pid once: a reused one could form a cycle.
 
 
 def _together(limits: list[float | None] | list[int | None]) -> float | None:

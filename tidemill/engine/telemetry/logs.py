@@ -21,9 +21,7 @@ def writes_json() -> bool:
     return isinstance(structlog.get_config()["processors"][-1], structlog.processors.JSONRenderer)
 
 
-def configure_logs(
-    level: str = "info", form: str = "auto", *, colours: bool | None = None, is_copied: bool = False
-) -> None:
+def configure_logs(level: str, form: str = "auto", *, colours: bool | None = None, is_copied: bool = False) -> None:
     """Set up logging for a Tidemill process. An application that embeds Tidemill configures its own.
 
     `is_copied`: copies of this process will call this for themselves, so that loggers must not keep what is set here.
@@ -39,7 +37,8 @@ def configure_logs(
             structlog.dev.ConsoleRenderer(
                 colors=sys.stderr.isatty() if colours is None else colours,
                 pad_event_to=24,
-                exception_formatter=structlog.dev.plain_traceback,  # Others show local variables, secrets among them.
+                # Other formatters show local variables, which may hold secrets.
+                exception_formatter=structlog.dev.plain_traceback,
             ),
         ]
     else:

@@ -53,7 +53,7 @@ class RunTrace:
         self._number = number
         self._parent = parent
         self._open: dict[int, Span] = {}
-        # With the events themselves: the id of one that is gone would be given to another.
+        # The events are kept, because Python reuses the id of a freed object.
         self._makers: dict[int, tuple[Any, SpanContext]] = {}
 
     def begin(self, work: int, step: str, attempt: int, given: Any) -> None:

@@ -56,10 +56,10 @@ _OF_SOURCES = (
     ("in_flight", "tidemill_stream_in_flight", "Messages in flight."),
     ("rate", "tidemill_stream_rate", "Messages done per second, just now."),
     ("weight", "tidemill_stream_weight", "The share of a source against the others."),
-    ("max_qps", "tidemill_stream_limit", "The most messages a second that a source may send; without, no limit."),
+    ("max_qps", "tidemill_stream_limit", "The most messages a second that a source may send; absent without a limit."),
     ("enabled", "tidemill_stream_enabled", "Whether a source is enabled."),
     ("up", "tidemill_stream_source_up", "Whether a source can be read."),
-    ("burst", "tidemill_stream_burst", "How many messages may pass a limit at once; without, as the limit has it."),
+    ("burst", "tidemill_stream_burst", "How many messages may pass a limit at once; absent if the limit decides."),
     ("qps_part", "tidemill_stream_limit_part", "The part of the limit that this dispatcher uses now."),
 )
 

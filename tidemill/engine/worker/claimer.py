@@ -34,7 +34,7 @@ BACKLOG_CHECK = 0.5
 FULL_PAUSE = 1.0
 SHORTEST_WAIT = 0.002
 CONTESTED = 0.05
-SUSPECTS_WAIT = 10.0  # suspects and other jobs wait for each other so long, in a worker without a quarantine process
+SUSPECTS_WAIT = 10.0  # seconds that suspects and other jobs wait for each other, without a quarantine process
 
 #: Seconds after a lost connection at which to check again: the server may complete the last claim late.
 UNHELD_CHECK_DELAYS = (2.0, 10.0, 60.0)
@@ -73,7 +73,7 @@ class Claimer:
         self._clock = clock
         self._wakeup = wakeup
         self._open_queues = open_queues
-        self._appetite = JobPrefetch()
+        self._prefetch = JobPrefetch()
         self._turn = 0
         # Whether a claim may find jobs now, and when to try again without a notification.
         self._may_find_jobs = True
@@ -223,7 +223,7 @@ class Claimer:
     def _take_in(self, turn: Turn, finished: list[Finish], asked: dict[str, int]) -> None:
         if turn.refused:
             log.warning("late results were rejected", refused=turn.refused, worker=self._runner.worker)
-        self._appetite.finished(len(finished), self._clock.monotonic())
+        self._prefetch.finished(len(finished), self._clock.monotonic())
         self._learn(asked, [job.queue for job in turn.jobs])
         self._may_find_jobs = self._may_find_jobs or len(turn.jobs) >= sum(asked.values()) > 0
         self._runner.take_in(turn.jobs, turn.ahead)
@@ -279,7 +279,7 @@ class Claimer:
         queues = [queue for queue in opened if self.limited.get(queue, 0.0) <= now]
         self._over_limit = [queue for queue in self.limited if self.limited[queue] > now and queue in opened]
         self._claimable = queues
-        room = self._runner.max_concurrency + self._appetite.extra - self._runner.count
+        room = self._runner.max_concurrency + self._prefetch.extra - self._runner.count
         self._turn += 1
         return share_slots(room, queues, self._dry, self._turn) if queues else {}
 
@@ -295,7 +295,7 @@ class Claimer:
     async def _wait(self, claims: Claims, fair_claims: FairClaims, wanted: dict[str, int]) -> None:
         """Wait for a notification, the next delayed job, or the safety poll."""
         if self._runner.held_too_long():
-            self._appetite.slow_down()
+            self._prefetch.slow_down()
             self._runner.give_back_unstarted("its worker was busy with other jobs")
             return
         await asyncio.sleep(0)  # Jobs that have just started may end at once: their results come first.

@@ -74,7 +74,7 @@ class CapturedLines:
             return self._began_at, self._dropped, b"[" + b",".join(self._lines) + b"]"
 
 
-def write_line(event: Mapping[str, Any], trace: str = "") -> bytes:
+def write_line(event: Mapping[str, Any], trace: str) -> bytes:
     """A logged event as a JSON object: time, level, message, and the other fields."""
     line: dict[str, Any] = {
         "at": round(time.time(), 3),

@@ -58,7 +58,7 @@ class ResourceDefinition(msgspec.Struct, frozen=True):
 class FactoryResource:
     """A resource that a function creates."""
 
-    def __init__(self, factory: Callable[..., Any], cache: bool = True) -> None:
+    def __init__(self, factory: Callable[..., Any], cache: bool) -> None:
         self.factory = factory
         self.cache = cache
         self._namespace: dict[str, Any] | None = None

@@ -130,7 +130,7 @@ def unpack(value: Any) -> Any:
     try:
         return _unpack(value)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise PayloadError(f"a stored value does not fit its class any more: {error}") from error
+        raise PayloadError(f"a stored value no longer fits its class: {error}") from error
 
 
 def _unpack(value: Any) -> Any:
@@ -166,7 +166,7 @@ def _unpack_tagged(tag: str, value: dict[str, Any]) -> Any:
 
 
 def _unpack_older(value: dict[str, Any], kind: type | None, content: Any) -> Any:
-    """Read a value of an older version by its class, or keep its stored form if that does not fit any more."""
+    """Read a value of an older version by its class, or keep its stored form if that no longer fits."""
     if kind is None:
         return OlderValue(value)
     try:

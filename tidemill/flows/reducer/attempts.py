@@ -63,7 +63,7 @@ def begin_attempt(program: FlowProgram, state: FlowState, step: StepProgress, wo
 
 
 def reply(work: Work, out: list[Command]) -> None:
-    """Deliver what a step has waited for. A step that is in no process any more is started again instead."""
+    """Deliver what a step has waited for. A step that is no longer in any process is started again instead."""
     if not work.asleep:
         out += [Answer(work.id, question, work.answers.get(question)) for question in work.replies]
     if work.asleep or work.queue is not None:

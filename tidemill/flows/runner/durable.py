@@ -185,7 +185,7 @@ class DurableFlowRun(DurableRun, FlowRun):
         self._questionnaire = Questionnaire(self.program.topology, self.loop.state)
         self._has_logged = False
         self._spans: RunTrace | None = None
-        self._talk = RunStepLogs(number, self._home, self._write_logs)
+        self._step_logs = RunStepLogs(number, self._home, self._write_logs)
         self.own(run_worker, number, stored=stored, new=new)
 
     def now(self) -> float:
@@ -303,7 +303,7 @@ class DurableFlowRun(DurableRun, FlowRun):
             turn.shown.append((turn.last, data))
 
     def write_end(self, turn: RunTurn, end: EndRun) -> None:
-        turn.logs += self._talk.take()
+        turn.logs += self._step_logs.take()
         turn.result = None if end.result is None else self._encode_packed(end.result)
         if end.error is not None:
             error = {"kind": end.error.kind, "message": end.error.message, "trace": end.error.traceback}
@@ -324,7 +324,7 @@ class DurableFlowRun(DurableRun, FlowRun):
             task.cancel()
         if self._transaction is not None:
             self._transaction[1].terminate()
-        self._talk.close()
+        self._step_logs.close()
         self._events.close()
 
     # -- work elsewhere ---------------------------------------------------------------------------
@@ -436,7 +436,7 @@ class DurableFlowRun(DurableRun, FlowRun):
     # -- running steps ----------------------------------------------------------------------------
 
     def begun(self, spec: StepSpec, work: Work) -> None:
-        listen(StepLogCapture(self._talk, work))
+        listen(StepLogCapture(self._step_logs, work))
         if self.trace is not None or self._run_worker.is_tracing:
             if self._spans is None:
                 self._spans = RunTrace(self.kind.name, self.number, self.trace)
@@ -472,8 +472,8 @@ class DurableFlowRun(DurableRun, FlowRun):
             self._has_logged = True
 
     def ended(self, spec: StepSpec, work: Work, ended: Ended) -> None:
-        if self._talk.has_lines:
-            self._write_logs(self._talk.ended(work))
+        if self._step_logs.has_lines:
+            self._write_logs(self._step_logs.ended(work))
         self._began_at.pop(work.id, None)
         if self._spans is not None:
             self._spans.end(work.id, ended.events, None if ended.error is None else ended.error.message)

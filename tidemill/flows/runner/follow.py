@@ -86,7 +86,7 @@ class EventHistory:
 class RunFollower:
     """Reads the journal and the published events of a run as they are stored."""
 
-    def __init__(self, database: Database, run_id: int, workflow: AnyWorkflow, *, after: int = 0) -> None:
+    def __init__(self, database: Database, run_id: int, workflow: AnyWorkflow, *, after: int) -> None:
         self._database = database
         self._run_id = run_id
         self._workflow = workflow

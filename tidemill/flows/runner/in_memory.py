@@ -304,7 +304,7 @@ class FlowRun:
     async def _give_up(
         self, replay: StepReplay, lane: RecordLane, question: str, waiting: asyncio.Future[Any] | None = None
     ) -> None:
-        """A task of a step gives up its wait: it must not be answered any more."""
+        """A task of a step gives up its wait: it must no longer be answered."""
         if self._questions.leave(replay.work.id, question, waiting) and self.is_running:
             self.note(replay.work, Withdrew(question))
         await replay.give_up(lane, question)

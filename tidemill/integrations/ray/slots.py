@@ -24,8 +24,8 @@ from tidemill.engine.worker.isolation import ChildReport, MachineLost
 from tidemill.integrations.ray.remote_slot import SIZE_BYTES, SlotHello, framed
 from tidemill.store.connection.setup import enable_keepalives
 
-IDLE_SECONDS = 0.5  # A slot without a job is kept so long.
-SLOT_SECONDS = 10.0  # After so long a slot ends with its job: Ray places it again, in turn with others.
+IDLE_SECONDS = 0.5  # How long a slot without a job is kept.
+SLOT_SECONDS = 10.0  # A slot of this age ends with its job, so that Ray places slots again in turn.
 MAX_HELLO_BYTES = 1000
 HELLO_SECONDS = 10.0  # A connection that has not said by then which slot it is from is closed.
 LOST_AFTER = 5.0  # Seconds for Ray to say what became of a slot whose connection is lost.
@@ -222,7 +222,7 @@ class ClusterSlots:
             kind.drop_surplus()
 
     def greet(self, message: bytes, connection: SlotConnection) -> ClusterSlot | None:
-        """The slot that has connected; None if it is not one of ours or not wanted any more."""
+        """The slot that has connected; None if it is not one of ours or no longer wanted."""
         try:
             hello = decode(message, SlotHello)
         except PayloadError:

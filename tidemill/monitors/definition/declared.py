@@ -24,7 +24,7 @@ class Monitors(dict[str, Monitor]):
     """The monitors of an application, by name."""
 
     def __init__(
-        self, tasks: TaskRegistry, reach: Callable[[], Awaitable[Database]], lifespan: Lifespan | None = None
+        self, tasks: TaskRegistry, reach: Callable[[], Awaitable[Database]], lifespan: Lifespan | None
     ) -> None:
         super().__init__()
         self._lifespan = lifespan or Lifespan()

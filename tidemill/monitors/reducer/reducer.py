@@ -156,7 +156,7 @@ def rebuild(rules: MonitorRules, entity_state: EntityState, history: Sequence[Ev
         and entity_state.place is not None
         and entity_state.place < last
     ):
-        entity_state.at, entity_state.id = last[0], last[2]
+        entity_state.at, _, entity_state.id = last
     return problems
 
 

@@ -30,7 +30,7 @@ class Callbacks:
         self._probed = ""
 
     def begin(self, place: str, event: str = "") -> None:
-        """A call of user code begins; the one before has ended. Raises `RefusedCallError`."""
+        """A call of user code begins; the previous one has ended. Raises `RefusedCallError`."""
         record = self._record
         if self._probed:
             record.clear(self._probed)
@@ -51,7 +51,7 @@ class Callbacks:
             self.end()
 
     def end(self) -> None:
-        """No call runs any more."""
+        """No call runs now."""
         self.current, self.entity = None, ""
         self._record.erase(self._slot)
         if self._probed:

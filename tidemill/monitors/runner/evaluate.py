@@ -191,7 +191,7 @@ class Evaluation:
             done = await self._move(rules, row, entity_state, came, ticks)
             if done is not None:
                 if _changed_since(tick, entity_state, rules):
-                    # It counts from the next tick on, at which the entity is evaluated.
+                    # The change counts from the next tick on, at which the entity is evaluated.
                     entity_state.due = tick.at if entity_state.due is None else min(entity_state.due, tick.at)
                 done.outcome.problems += rebuilt.get(entity_state.entity, [])
                 moved.append(done)
@@ -339,7 +339,7 @@ class Evaluation:
         problems = [(p.place, p.entity, storable(p.error)) for each in moved for p in each.outcome.problems]
         late = sum(each.outcome.late for each in moved)
         async with self._database.transaction() as connection:
-            if late:  # First: the monitor is always locked before its entities.
+            if late:  # Counted first, because the monitor is always locked before its entities.
                 await connection.execute(self._database.sql(COUNT_LATE), name, late)
             await commit_entities(self._database, connection, name, version, owner, moves)
             self._reached("commit")

@@ -260,7 +260,7 @@ class Ingest:
                 raise ValueError(f"the entity's name is longer than {MOST_NAME:,} characters")
             return storable(found)
         except BaseException as error:  # noqa: BLE001 - user code: the other events go on
-            if event.id not in self._reported:  # It is read again while it is within the overlap.
+            if event.id not in self._reported:  # The overlap reads the event again: report it once.
                 self._reported[event.id] = None
                 self._failed.append(f"event {event.id} was skipped: {describe(error)}")
                 if len(self._reported) > MOST_REPORTED:

@@ -153,12 +153,12 @@ async def _send_message(
             raise
         await mark_notices(database, [row["id"] for row in wanted], "sent", empty.channel, notified)
     unsent = [(row["alert"], f"{row['what']}: {dropped[row['id']]}") for row in waiting if row["id"] in dropped]
-    await mark_notices(database, list(dropped), "not needed any more", empty.channel, unsent)
+    await mark_notices(database, list(dropped), "no longer needed", empty.channel, unsent)
     return len(wanted)
 
 
 def _not_wanted(row: Any, batch: str, channel: Channel, untold: set[int]) -> str | None:
-    """Why a notice is not sent, if so: its alert needs no attention any more, or its opening was not sent either."""
+    """Why a notice is not sent, if so: its alert no longer needs attention, or its opening was not sent either."""
     if row["what"] == "resolved":
         was_told = row["alert"] not in untold and row["opened_outcome"] in (None, "sent", "waiting")
         return None if was_told else "its opening was not sent either"

@@ -82,7 +82,7 @@ class MonitorDriver:
         watch: Monitor,
         task: Task[Any, Any] | None = None,
         *,
-        clock: Clock = SYSTEM_CLOCK,
+        clock: Clock,
         heartbeat: float = 3.0,
         reached: Callable[[str], None] = lambda stage: None,
         record: CrashRecord | None = None,
@@ -240,7 +240,7 @@ class MonitorDriver:
     async def _poll(self, row: Any, now: float, *, backfill: bool) -> tuple[bool, MonitorTick | None]:
         """Read backfills, then all new events; the tick is completed only if the source has answered."""
         if now >= self._housekeeping_at:
-            # Before events arrive: a partition cannot be created once its events are stored elsewhere.
+            # A partition must exist before its events arrive: later ones are stored in the default partition.
             await make_partitions(self._database, now)
             await drop_old(self._database, now)
             self._housekeeping_at = now + HOUSEKEEPING
@@ -461,7 +461,7 @@ class MonitorRunner:
     def _count_deaths(self) -> None:
         """Find out in which calls the process before this one died."""
         for key in self.record.count_death("monitor", guilty_calls):
-            log.error("THE PROCESS BEFORE DIED IN A CALLBACK", call=" ".join(filter(None, key.split("\0"))))
+            log.error("THE PREVIOUS PROCESS DIED IN A CALLBACK", call=" ".join(filter(None, key.split("\0"))))
 
     def _published(self, payload: str) -> None:
         for driver in self.drivers.values():

@@ -40,7 +40,7 @@ class MisfitJobs(msgspec.Struct, frozen=True):
 
 
 class RebuiltStates(msgspec.Struct, frozen=True):
-    """States of a stage that would be built again because its code differs, or that no stage builds any more."""
+    """States of a stage that would be built again because its code differs, or that no stage builds now."""
 
     pipeline: str
     stage: str
@@ -228,7 +228,7 @@ async def _check_states(tx: Transaction, declared: Declarations) -> list[Rebuilt
     for row in await state_codes(tx):
         pipeline, stage = pipelines.get(row["pipeline"]), row["stage"]
         if pipeline is None or stage not in pipeline.stages:
-            changed.append(RebuiltStates(row["pipeline"], stage, row["states"], "no stage builds them any more"))
+            changed.append(RebuiltStates(row["pipeline"], stage, row["states"], "no stage builds them now"))
         elif pipeline.stages[stage].code.total != row["code"]:
             before = {} if row["parts"] is None else decode(row["parts"], dict[str, str])
             why = _what_changed(before, pipeline.stages[stage].code.parts)

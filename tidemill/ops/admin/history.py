@@ -42,8 +42,8 @@ class WorkDone(msgspec.Struct, frozen=True, kw_only=True):
     ended: Annotated[int, doc("Attempts that ended.")]
     failed: Annotated[int, doc("Those among them that raised an error, retried or not.")]
     seconds: Annotated[float, doc("How long all of them took together.")]
-    half_within: Annotated[float | None, doc("Half of them took at most so many seconds.")] = None
-    most_within: Annotated[float | None, doc("99 of 100 took at most so many seconds.")] = None
+    p50: Annotated[float | None, doc("Half of them took at most this many seconds.")] = None
+    p99: Annotated[float | None, doc("99 of 100 took at most this many seconds.")] = None
 
 
 class WorkOf(WorkDone, frozen=True, kw_only=True):
@@ -57,8 +57,8 @@ class WorkPeriod(WorkDone, frozen=True, kw_only=True):
 
     at: Annotated[datetime, doc("When the period began.")]
     lasts: Annotated[float, doc("The length of the period in seconds.")]
-    half_waited: Annotated[float | None, doc("Half of what started had waited at most so many seconds.")] = None
-    most_waited: Annotated[float | None, doc("99 of 100 had waited at most so many seconds.")] = None
+    waited_p50: Annotated[float | None, doc("Half of those that started had waited at most this many seconds.")] = None
+    waited_p99: Annotated[float | None, doc("99 of 100 had waited at most this many seconds.")] = None
 
 
 @operation("GET /history/{kind}", role="viewer")
@@ -96,8 +96,8 @@ async def get_history(at: Reader, args: GetHistory) -> ListOf[WorkPeriod]:
             WorkPeriod(
                 at=datetime.fromtimestamp(start, UTC),
                 lasts=float(lasts),
-                half_waited=within(waited, 0.5),
-                most_waited=within(waited, 0.99),
+                waited_p50=within(waited, 0.5),
+                waited_p99=within(waited, 0.99),
                 **done,
             )
         )
@@ -105,7 +105,7 @@ async def get_history(at: Reader, args: GetHistory) -> ListOf[WorkPeriod]:
 
 
 def _done(ended: int, failed: int, seconds: float, ran: list[int]) -> dict[str, Any]:
-    times = {"half_within": within(ran, 0.5), "most_within": within(ran, 0.99)}
+    times = {"p50": within(ran, 0.5), "p99": within(ran, 0.99)}
     return {"ended": ended, "failed": failed, "seconds": round(seconds, 3), **times}
 
 

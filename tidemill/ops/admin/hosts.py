@@ -24,7 +24,7 @@ class GetHostSamples(Arguments, frozen=True, kw_only=True):
 
     name: Annotated[str, doc("The host.")]
     within: Annotated[float, doc("How far back, in seconds.", gt=0, le=86_400)] = 3600.0
-    every: Annotated[float, doc("At most one sample in so many seconds.", ge=1, le=3600)] = 15.0
+    every: Annotated[float, doc("At most one sample in this many seconds.", ge=1, le=3600)] = 15.0
 
 
 class Host(msgspec.Struct, frozen=True):

@@ -26,7 +26,7 @@ class GetThroughput(Arguments, frozen=True, kw_only=True):
     """Over which time."""
 
     within: Annotated[float, doc("How far back, in seconds.", gt=0, le=86_400)] = 3600.0
-    every: Annotated[float, doc("At most one point in so many seconds.", ge=1, le=3600)] = 30.0
+    every: Annotated[float, doc("At most one point in this many seconds.", ge=1, le=3600)] = 30.0
 
 
 class Counts(msgspec.Struct, frozen=True):

@@ -45,7 +45,7 @@ async def get_retention(at: Reader, args: Nothing, declared: Declarations) -> Re
 
 @operation("PUT /retention", role="admin")
 async def set_retention(at: Reader, args: Retention, declared: Declarations) -> RetentionReport:
-    """Keep things for so many days; null leaves it to the configuration. Maintenance drops what is older."""
+    """Keep things for this many days; null leaves it to the configuration. Maintenance drops what is older."""
     async with at.transaction() as tx:
         await store.set_retention(tx, args)
     return await get_retention.run(at, Nothing(), declared)

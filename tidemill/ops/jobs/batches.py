@@ -142,7 +142,7 @@ async def close_batch(at: Reader, args: BatchNumber) -> BatchDetails:
         async with at.transaction() as tx:
             await tx.execute(CLOSE_BATCH, args.id)
             await tx.audit("batch.close", f"b{args.id}")
-        # After the commit: a worker that ends the last job in this moment takes the batch for open before it.
+        # Only after the commit: until then, a worker that ends the last job takes the batch for open.
         await end_batches(at.database, [args.id])
     return await _read(at, args.id)
 

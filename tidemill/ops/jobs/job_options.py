@@ -18,7 +18,7 @@ class OptionsOfJobs(Arguments, frozen=True, kw_only=True):
     unique_key: Annotated[str | None, doc("No second unfinished job of this task with this key.")] = None
     unique_for: Annotated[str | float | None, doc("Hold the unique key for this long.")] = None
     deadline: Annotated[str | float | None, doc("Drop the job if it has not started within this time.")] = None
-    concurrency_key: Annotated[str | None, doc("Jobs that share this key run at most so many at a time.")] = None
+    concurrency_key: Annotated[str | None, doc("The key of jobs of which only a limited number runs at a time.")] = None
     max_concurrency: Annotated[int | None, doc("How many jobs that share the concurrency key run at a time.")] = None
     fair_key: Annotated[str | None, doc("Jobs of different keys share their queue.")] = None
     webhook: Annotated[str | None, doc("The address to which its outcome is posted when it has ended.")] = None

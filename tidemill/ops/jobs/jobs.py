@@ -226,7 +226,7 @@ States = tuple[Sequence[str], Sequence[str]]
 
 
 async def _enqueue(tx: Transaction, args: EnqueueJob, declared: Declarations, count: int) -> list[Enqueued]:
-    # Here, because lists of jobs need none of them.
+    # Imported here, because lists of jobs do not need it.
     from tidemill.engine.jobs.calls import job_of_call
     from tidemill.engine.models.spec import require_model
     from tidemill.engine.telemetry.tracing import enqueueing

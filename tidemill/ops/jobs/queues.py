@@ -82,11 +82,11 @@ class QueueLine(msgspec.Struct, frozen=True):
     control: Annotated[list[str], Meta(description="What operators have set, such as `*=pause`: host and mode.")]
     succeeded: Annotated[int | None, Meta(description="Jobs that succeeded within `ended_within`.")] = None
     unsuccessful: Annotated[int | None, Meta(description="Jobs that failed, expired or were cancelled.")] = None
-    half_within: Annotated[
+    waited_p50: Annotated[
         float | None,
-        Meta(description="Half of the jobs that started in the last minutes had waited at most so many seconds."),
+        Meta(description="Half of the jobs that started in the last minutes had waited at most this many seconds."),
     ] = None
-    most_within: Annotated[float | None, Meta(description="The same for 99 in 100.")] = None
+    waited_p99: Annotated[float | None, Meta(description="The same for 99 in 100.")] = None
     key_rate: Annotated[float | None, doc("Jobs a second of each rate key whose task declares no rate.")] = None
 
 
@@ -113,7 +113,7 @@ async def list_queues(at: Reader, args: ListQueues) -> ListOf[QueueLine]:
     lines: list[QueueLine] = []
     for row in rows:
         bounds = waits.get(row["name"], {})
-        lines.append(QueueLine(**row, half_within=waited(bounds, 0.5), most_within=waited(bounds, 0.99)))
+        lines.append(QueueLine(**row, waited_p50=waited(bounds, 0.5), waited_p99=waited(bounds, 0.99)))
     return ListOf(lines)
 
 

@@ -50,7 +50,7 @@ class ScheduleLine(msgspec.Struct, frozen=True):
     queue: str
     when: Annotated[str, doc("The cron expression or the interval.")]
     catchup: Annotated[str, doc("What is done about missed fires: skip, one or all.")]
-    overlap: Annotated[str, doc("What a fire does while the one before is unfinished: allow, skip, queue or cancel.")]
+    overlap: Annotated[str, doc("What a fire does while the previous one is unfinished: allow, skip, queue or cancel.")]
     jitter: float
     paused: bool
     next_fire: datetime
@@ -61,9 +61,9 @@ class ScheduleLine(msgspec.Struct, frozen=True):
     fired: int
     missed: Annotated[int, doc("Fires that were skipped.")]
     missed_at: datetime | None
-    overlapped: Annotated[int, doc("Fires that were skipped because the one before was unfinished.")]
+    overlapped: Annotated[int, doc("Fires that were skipped because the previous one was unfinished.")]
     overlapped_at: datetime | None
-    waiting: Annotated[int, doc("Fires that wait for the one before.")]
+    waiting: Annotated[int, doc("Fires that wait for the previous one.")]
     made_by: Annotated[str | None, doc("Who made it at run time; null if the application's code declares it.")]
     disabled_by: Annotated[str | None, doc("Who has disabled the workflow file that declares it: it does not fire.")]
 
@@ -77,7 +77,7 @@ class PutSchedule(ScheduleRef, frozen=True, kw_only=True):
     every: Annotated[str | float | None, doc("Or how often: 30s, 5m.")] = None
     timezone: Annotated[str, doc("The time zone of a cron expression.")] = "UTC"
     catchup: Annotated[Catchup, doc("What is done about missed fires: skip, one or all.")] = "one"
-    overlap: Annotated[Overlap, doc("What a fire does while the one before is unfinished.")] = "allow"
+    overlap: Annotated[Overlap, doc("What a fire does while the previous one is unfinished.")] = "allow"
     jitter: Annotated[str | float, doc("What is started begins up to this much later.")] = 0
 
 
@@ -186,19 +186,19 @@ def explain(line: ScheduleLine, fires: Sequence[ScheduleFire] = ()) -> list[str]
         sentences.append("It has not been due yet.")
     else:
         began = f"run r{line.last_run_id}" if line.last_run_id is not None else f"job {line.last_job_id}"
-        sentences.append(f"It has last fired for {line.last_fire.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC: {began}.")
+        sentences.append(f"It last fired for {line.last_fire.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC: {began}.")
     if line.missed and line.missed_at is not None:
         sentences.append(
             f"{line.missed} fires were missed, the last at {line.missed_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, "
-            f"since no maintenance process was there; its catchup is {line.catchup}."
+            f"because no maintenance process was running; its catchup is {line.catchup}."
         )
     if line.overlapped and line.overlapped_at is not None:
         sentences.append(
             f"{line.overlapped} fires were skipped, the last at {line.overlapped_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} "
-            "UTC, because the one before was unfinished."
+            "UTC, because the previous one was unfinished."
         )
     if line.waiting:
-        sentences.append(f"{line.waiting} fires wait for the one before: its overlap is {line.overlap}.")
+        sentences.append(f"{line.waiting} fires wait for the previous one: its overlap is {line.overlap}.")
     if (failed := next((each for each in fires if each.outcome == "failed"), None)) is not None:
         sentences.append(f"It could not fire at {failed.at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC: {failed.note}.")
     return sentences

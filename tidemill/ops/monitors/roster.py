@@ -166,7 +166,7 @@ async def list_roster(at: Reader, args: ListRoster) -> PageOf[RosterLine]:
 async def change_roster(tx: Transaction, args: ChangeRoster) -> RosterChanged:
     """Follow entities, whose past is read once; or follow them no longer, which resolves their alerts."""
     if not args.add and not args.remove:
-        raise ConfigError("say which entities to add or to remove")
+        raise ConfigError("name the entities to add or to remove")
     _check([*args.add, *args.remove])
     plan = None if args.past is None else _plan(args.past)
     added, removed = list[str](), list[str]()
@@ -183,7 +183,7 @@ async def label_entity(tx: Transaction, args: LabelEntity) -> EntityLabelled:
     """Put labels on an entity: `present` false keeps triggers about absence quiet."""
     _check([args.entity])
     if not args.labels:
-        raise ConfigError("say at least one label")
+        raise ConfigError("give at least one label")
     await store.label_entity(tx, args.name, args.entity, dict(args.labels))
     return EntityLabelled(args.entity, args.labels)
 

@@ -52,7 +52,9 @@ async def explain_trigger(
         why.append(f"Trigger {trigger} is switched off: `tidemill monitor trigger {trigger} on` switches it on.")
     elif is_open is not None:
         acked = ", and acknowledged" if is_open.acked_at is not None else ""
-        why.append(f"Alert a{is_open.id} is open since {_text(is_open.opened_at)}{acked}; no other opens meanwhile.")
+        why.append(
+            f"Alert a{is_open.id} has been open since {_text(is_open.opened_at)}{acked}; no other opens meanwhile."
+        )
     else:
         why.append("No alert of it is open.")
     why += _about_monitor(monitor)
@@ -104,10 +106,14 @@ def _about_entity(row: Any, monitor: str, entity: str, check: TriggerCheck) -> l
         sentences.append("Events of it have arrived that are not evaluated yet.")
     if row["backfill"] is not None:
         sentences.append("Its past is still being read.")
-    heard = "nothing was ever heard from it" if row["last_at"] is None else f"the last at {_text(check.last_event_at)}"
-    events = "1 event" if row["count"] == 1 else f"{row['count']:,} events"
-    when = "never" if check.checked_at is None else f"at {_text(check.checked_at)} (tick {row['folded']:,})"
-    sentences.append(f"{entity} was last checked {when}, after {events}, {heard}.")
+    checked = "has not been checked yet"
+    if check.checked_at is not None:
+        checked = f"was last checked at {_text(check.checked_at)} (tick {row['folded']:,})"
+    seen = "no event of it was evaluated"
+    if row["last_at"] is not None:
+        events = "1 event" if row["count"] == 1 else f"{row['count']:,} events"
+        seen = f"{events} of it evaluated, the last at {_text(check.last_event_at)}"
+    sentences.append(f"{entity} {checked}; {seen}.")
     if row["problem"]:
         sentences.append(f"Its last evaluation had a problem: {row['problem']}.")
     return sentences
@@ -120,7 +126,9 @@ def _about_condition(
     kind = rule.get("kind")
     if mark.since is not None:
         since, opens = _text(_moment(mark.since)), _text(_moment(mark.since + (rule.get("hold") or 0)))
-        return [f"Its condition holds since {since}; it has to hold for {_length(rule, 'hold')}: it opens at {opens}."]
+        return [
+            f"Its condition has held since {since}; it has to hold for {_length(rule, 'hold')}: it opens at {opens}."
+        ]
     if kind == "sustained":
         return [f"Its condition was false at that check: `{rule.get('when', '')}`."]
     if kind == "momentary":
@@ -131,14 +139,16 @@ def _about_condition(
         return ["It is labelled present=false, and never absent."]
     start = row["last_at"] if marks.expected_from is None else max(row["last_at"] or 0.0, marks.expected_from)
     if start is None:
-        return ["Nothing was heard from it, and it is not on the list: its silence has no beginning."]
+        return ["No event of it has arrived, and it is not on the roster: its silence has no beginning."]
     if row["last_at"] is None and rule.get("from_start") is False:
-        return ["Nothing was ever heard from it, and the trigger has from_start=False."]
+        return ["No event of it has arrived, and the trigger has from_start=False."]
     until = _moment(start + (rule.get("after") or 0))
     if check.next_check_at is not None and until is not None and check.next_check_at <= until:
         return [f"It is absent after {_length(rule, 'after')}: at {_text(until)}, unless an event comes before."]
     limits = [f"{name}={rule[name]}" for name in ("hours", "only_while") if rule.get(name)]
-    return [f"It is silent since {_text(_moment(start))}, but not within {' and '.join(limits)}."] if limits else []
+    return (
+        [f"It has been silent since {_text(_moment(start))}, but not within {' and '.join(limits)}."] if limits else []
+    )
 
 
 def _length(rule: dict[str, Any], name: str) -> str:

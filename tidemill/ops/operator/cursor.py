@@ -81,4 +81,4 @@ def _read(kind: str, text: str) -> str:
 
 
 def _refusal(text: str) -> ConfigError:
-    return ConfigError(f"{text[:80]!r} is not a cursor: use `next` of the page before, as it is")
+    return ConfigError(f"{text[:80]!r} is not a cursor: use `next` of the previous page, unchanged")

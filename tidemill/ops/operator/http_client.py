@@ -135,7 +135,7 @@ class HttpClient:
         try:
             return await asyncio.to_thread(self.request, *args, given_up=given_up, **more)
         except asyncio.CancelledError:
-            given_up.set()  # Its thread would otherwise send it again.
+            given_up.set()  # Otherwise the thread would send the request again.
             self.close()
             raise
 
@@ -221,7 +221,7 @@ class RemoteChanges:
 
     def __init__(self, connection: http.client.HTTPConnection, address: str, headers: Mapping[str, str]) -> None:
         self._connection = connection
-        self._connection.auto_open = 0  # What `close` has closed stays closed.
+        self._connection.auto_open = 0  # A closed connection must not reopen by itself.
         self._address = address
         self._headers = {**headers, "Accept": "text/event-stream"}
         self._loop = asyncio.get_running_loop()

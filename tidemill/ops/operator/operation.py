@@ -84,7 +84,7 @@ def doc(text: str, **limits: Any) -> Meta:
 #: Arguments that many operations share.
 MOST_ON_A_PAGE = 200
 Limit = Annotated[int, doc("How many to show on a page.", ge=1, le=MOST_ON_A_PAGE)]
-_BEGIN = doc("Where the page begins: `next` of the page before.")
+_BEGIN = doc("Where the page begins: `next` of the previous page.")
 Cursor = Annotated[Annotated[str, Meta(max_length=64)] | None, _BEGIN]
 NameCursor = Annotated[Annotated[str, Meta(max_length=6000)] | None, _BEGIN]
 
@@ -173,7 +173,7 @@ class Operation(Generic[A, R]):
         return checked(self.args, args)
 
 
-@cache  # It is asked with every request, and to read the types of all fields takes as long as to answer it.
+@cache  # Called for every request, and reading the types of all fields takes as long as answering it.
 def header_fields(kind: type[Struct]) -> Mapping[str, str]:
     """The fields of arguments that HTTP takes from a header as well, declared by `doc(..., extra={"header": NAME})`."""
     found: dict[str, str] = {}

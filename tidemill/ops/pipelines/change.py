@@ -29,7 +29,7 @@ APPROVED_FOR = 86400.0
 Counted = Annotated[int | None, doc("How many the preview counted: if there are others now, nothing is done.")]
 StageName = Annotated[str, doc("The stage.")]
 Downstream = Annotated[bool, doc("Also all states that are made from them, step by step.")]
-Approve = Annotated[bool, doc("Also approve that so many are built again.")]
+Approve = Annotated[bool, doc("Also approve the rebuild of this many states.")]
 
 
 class StateSelection(Arguments, frozen=True, kw_only=True):
@@ -274,7 +274,8 @@ async def clean_pipeline(at: Reader, args: CleanPipeline, declared: Declarations
     files = {"keep": 0, "archive": 0, "delete": 0}
     for each in found:
         files[args.how or each.how] += len(each.paths)
-    async with at.transaction() as tx:  # First: changes to files cannot be undone, and may stop half-way.
+    # Audited first, because changes to files cannot be undone and may stop half-way.
+    async with at.transaction() as tx:
         await tx.audit(
             "pipeline.clean",
             args.name if args.stage is None else f"{args.name}/{args.stage}",

@@ -55,7 +55,7 @@ def find_state(lines: list[PipelineLine], text: str) -> tuple[str, str, str]:
         takers = [stage.name for stage in owner.stages if _takes(stage, meant.entity or text)]
         input = f"{text!r} is an input, of stage {takers[0]}, and" if takers else repr(text)
         raise NotFoundError(
-            f"{input} is no state of pipeline {meant.pipeline}: write the path of an output, or STAGE/ENTITY"
+            f"{input} is not a state of pipeline {meant.pipeline}: write the path of an output, or STAGE/ENTITY"
         )
     if meant.entity is None and (variables := next(s.variables for s in owner.stages if s.name == meant.stage)):
         raise NotFoundError(

@@ -53,7 +53,7 @@ class ChangePart(msgspec.Struct, frozen=True):
 
 
 class ChangePreview(msgspec.Struct, frozen=True):
-    """What a change would have built, in all pipelines, if each result differed from the one before."""
+    """What a change would have built, in all pipelines, if each result differed from the previous one."""
 
     what: str
     kind: Annotated[str, doc("stage, state (a file that a stage makes) or source (another file).")]

@@ -22,7 +22,7 @@ from tidemill.pipelines.view.snapshot import PipelineSnapshot
 from tidemill.store.states.build_jobs import is_kept
 from tidemill.store.transaction import Reader
 
-Live = Annotated[bool, doc("Read the states as well; without, only what is declared.")]
+Live = Annotated[bool, doc("Also read the states; otherwise only what is declared is shown.")]
 
 
 class ListPipelines(Arguments, frozen=True, kw_only=True):

@@ -102,7 +102,7 @@ class Backfill(msgspec.Struct, frozen=True):
     total: int
     left: Annotated[int, doc("How many are not built yet.")]
     failed: Annotated[int, doc("How many of those have failed since it began.")]
-    rate: Annotated[float | None, doc("At most so many are built a second; null for no limit.")] = None
+    rate: Annotated[float | None, doc("How many are built a second at most; null for no limit.")] = None
     waiting: Annotated[
         int | None,
         doc("How many of those left cannot be built now: a state before them has failed, a stage is paused; if asked."),

@@ -222,7 +222,8 @@ async def write_pipeline_input(tx: Transaction, args: WriteInput, declared: Decl
         content = b64decode(args.content, validate=True) if args.encoding == "base64" else args.content.encode()
     except ValueError as error:
         raise ArgumentError("content", f"this is not base64: {error}") from error
-    from tidemill.engine.telemetry.tracing import current_trace  # Here, because lists of states need none of it.
+    # Imported here, because lists of states do not need it.
+    from tidemill.engine.telemetry.tracing import current_trace
 
     written = FileOrigin(args.path, origin_text(tx.by), current_trace())
     await Inputs(declared.pipelines).write(tx.database, tx.connection, pipeline.name, {written: content})

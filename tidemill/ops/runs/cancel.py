@@ -92,11 +92,12 @@ async def cancel_runs(at: Reader, args: RunSelection) -> RunsAsked:
     rows = await find_runs(at.database, ids)
     live = {row["id"]: row["state"] for row in rows if row["state"] in LIVE_RUN_STATES}
     if live:
-        async with at.transaction() as tx:  # First: what follows commits run by run, and may stop half-way.
+        # Audited first, because the loop below commits run by run and may stop half-way.
+        async with at.transaction() as tx:
             after = {"asked": list(live), "reason": args.reason, "filter": args.filter}
             await tx.audit("run.cancel", targets(list(live), "r"), before=live, after=after)
     reached: list[int] = []
-    for row in rows:  # One transaction each: run workers lock many runs at a time, in an order of their own.
+    for row in rows:  # A transaction for each run avoids deadlocks: run workers lock many runs, in another order.
         async with at.transaction() as tx:
             if await _cancel(tx, row, args.reason):
                 reached.append(row["id"])

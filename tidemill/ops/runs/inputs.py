@@ -95,7 +95,7 @@ async def submit_input(at: Reader, args: SubmitInput, declared: Declarations | N
             raise ConflictError(str(error)) from error
     if declared is None:
         raise ConfigError(
-            f"run r{args.id} is of flow {row['workflow']}, whose code makes an event of the answer: say --app app.py"
+            f"run r{args.id} is of flow {row['workflow']}, whose code makes an event of the answer: add --app app.py"
         )
     async with run_waits(at.database).watching(at.database) as watch:
         statements = await _answer_to_flow(at, args, declared.runs.flow(row["workflow"]).workflow)
@@ -131,7 +131,7 @@ async def prepare_answer(at: Reader, args: SubmitInput, declared: Declarations) 
 async def _find_answerable(at: Reader, args: SubmitInput) -> Any:
     """The row of the run that is answered; an error if it takes no answers."""
     if not args.node:
-        raise NotFoundError("say which node is answered")
+        raise NotFoundError("name the node that is answered")
     row = await find_run(at, args.id)
     if row["state"] == "needs_attention":
         raise ConflictError(

@@ -119,7 +119,7 @@ async def get_state_at(at: Reader, args: GetStateAt, declared: Declarations | No
         view = await load_view_at(at.database, dag_kind(declared), args.id, tick)
         return _state_at(args, tick, total, decode(encode_state(view.state)))
     if declared is None:
-        raise ConfigError(f"the ticks of run r{args.id} are folded by the code of its workflow: say --app app.py")
+        raise ConfigError(f"the ticks of run r{args.id} are folded by the code of its workflow: add --app app.py")
     from tidemill.flows.encoding.snapshot import encode_state
     from tidemill.flows.runner.restore import replay_ticks
 

@@ -62,13 +62,13 @@ class StartRun(Arguments, frozen=True, kw_only=True):
         msgspec.field(default_factory=dict)
     )
     unique_key: Annotated[str | None, doc("No second run of this workflow or dag with this key.")] = None
-    delay: Annotated[str | float | None, doc("Not before this long from now on: 10s, 5m.")] = None
+    delay: Annotated[str | float | None, doc("Not before this long from now: 10s, 5m.")] = None
     at: Annotated[datetime | None, doc("Not before this date and time, with its time zone.")] = None
     priority: Annotated[int | None, doc("0 to 9; 9 goes first.")] = None
     deadline: Annotated[str | float | None, doc("Drop it if it has not begun within this time.")] = None
     tags: Annotated[list[str] | None, doc("Words to find it by.")] = None
     rate_key: Annotated[str | None, doc("Those that share this key start at most at the declared rate.")] = None
-    definition: Annotated[dict[str, Any] | None, doc("A dag that is not declared, as a file has it.")] = None
+    definition: Annotated[dict[str, Any] | None, doc("A dag that is not declared, in the form of a dag file.")] = None
 
 
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -146,7 +146,7 @@ async def replay_dead_letters(tx: Transaction, args: ReplayDeadLetters) -> Repla
 
 
 def _matching(
-    args: DeadLetterFilter, stream: str | None, ids: Sequence[int] | None = None, up_to: int | None = None
+    args: DeadLetterFilter, stream: str | None, ids: Sequence[int] | None, up_to: int | None = None
 ) -> DeadFilter:
     """The filter as the store takes it."""
     if any(not 0 < each < 2**63 for each in (*(ids or ()), up_to or 1)):

@@ -80,7 +80,7 @@ class MessageDetails(msgspec.Struct, frozen=True, kw_only=True):
     behind: Annotated[str | None, doc("The message that holds its key.")] = None
     dispatcher: Annotated[str | None, doc("The dispatcher that has it.")] = None
     engine: Annotated[str | None, doc("The engine that runs it.")] = None
-    seconds: Annotated[float | None, doc("For how long it runs, or how much longer it waits.")] = None
+    seconds: Annotated[float | None, doc("How long it has run, or how much longer it waits.")] = None
     attempts: int | None = None
     losses: int | None = None
     plans: list[str] | None = None
@@ -223,7 +223,7 @@ def _obstacle(waits_for: str | None, line: Mapping[str, Any]) -> str:
     rate = line.get("max_qps")
     return {
         "limit": "the limit of its source" + (f", {rate:g} messages a second" if rate else ""),
-        "max_concurrency": "others of its source: as many are in flight as may be",
+        "max_concurrency": "others of its source: as many are in flight as its limit allows",
         "slot": "a slot: all of them are in use",
         "delay": "the delay of its source",
         "enabled": "its source, which is switched off",
@@ -350,7 +350,7 @@ async def _in_log(database: Database, stream: str, source: LogSource, place: str
     row = await find_in_log(database, source.topic, position, source.group or f"{stream}.{source.name}")
     if row is None:
         raise NotFoundError(
-            f"topic {source.topic} of the log has no message {position}: it never had, or the message is too old"
+            f"topic {source.topic} of the log has no message {position}: it never existed, or is too old"
         )
     waits_for = "source"
     if row["group"] is None or not row["is_taken"]:

@@ -160,6 +160,6 @@ def _check(args: ControlStream, sources: set[str], sinks: set[str]) -> None:
     if args.source == LIVE_SOURCE and args.weight is not None:
         raise ConfigError("live requests have no weight: they go ahead of all messages")
     if not args.source and any(each is not None for each in given):
-        raise ConfigError("say of which source")
+        raise ConfigError("name the source")
     if args.mode is None and all(each is None for each in given):
         raise ConfigError("say what to change: mode, or of a source weight, max_qps, burst or enabled")

@@ -36,9 +36,9 @@ class Pipelines:
         self,
         tasks: TaskRegistry,
         reach: Reach,
-        folder: Callable[[], str | None] = lambda: None,
-        lifespan: Lifespan | None = None,
-        ask: AskLater | None = None,
+        folder: Callable[[], str | None],
+        lifespan: Lifespan | None,
+        ask: AskLater | None,
     ) -> None:
         """`folder` returns the folder of workflow files, if there is one, once the application is used.
 

@@ -87,7 +87,7 @@ def make_plan(
     world: PipelineFacts,
     now: float,
     *,
-    only: Mapping[str, set[str] | None] | None = None,
+    only: Mapping[str, set[str] | None] | None,
     busy: Mapping[str, str] | None = None,
 ) -> BuildPlan:
     """The plan for stages in topological order.

@@ -70,7 +70,7 @@ class BuildContainment:
     def count_death(self) -> None:
         """Find out in which builds the process before this one died."""
         for key in self._record.count_death("build"):
-            log.error("THE PROCESS BEFORE DIED IN A BUILD", build=" ".join(key.split("\0")[1:4]))
+            log.error("THE PREVIOUS PROCESS DIED IN A BUILD", build=" ".join(key.split("\0")[1:4]))
 
     def has_suspects(self) -> bool:
         return self._record.has_suspects

@@ -27,7 +27,7 @@ RENEW_EVERY = 15.0
 class BuildSession:
     """One builder's session, opened when it is first needed."""
 
-    def __init__(self, database: Database, builder: str, on_news: Callable[[str], None] | None = None) -> None:
+    def __init__(self, database: Database, builder: str, on_news: Callable[[str], None] | None) -> None:
         """`on_news` is called with each notification of written states."""
         self.holder = LeaseHolder(builder, lock=secrets.randbits(63))
         self._database = database

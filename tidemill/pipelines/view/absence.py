@@ -16,7 +16,7 @@ from tidemill.pipelines.view.snapshot import PipelineSnapshot
 MOST_STEPS = 10
 
 
-def why_absent(snapshot: PipelineSnapshot, stage: Stage, entity: str, pipelines: Iterable[Pipeline] = ()) -> list[str]:
+def why_absent(snapshot: PipelineSnapshot, stage: Stage, entity: str, pipelines: Iterable[Pipeline]) -> list[str]:
     """Why there is no such state, in sentences; an error if the stage could never make it.
 
     `pipelines` are all that may make its inputs.
@@ -46,7 +46,7 @@ def why_absent(snapshot: PipelineSnapshot, stage: Stage, entity: str, pipelines:
 
 
 def why_inputs_missing(
-    snapshot: PipelineSnapshot, stage: Stage, variables: Mapping[str, str], pipelines: Iterable[Pipeline] = ()
+    snapshot: PipelineSnapshot, stage: Stage, variables: Mapping[str, str], pipelines: Iterable[Pipeline]
 ) -> list[str]:
     """Why inputs of a state do not exist."""
     others = [each for each in pipelines if each is not snapshot.pipeline and share_place(each, snapshot.pipeline)]

@@ -10,7 +10,7 @@ from tidemill.pipelines.definition.pipeline import Pipeline, check_order, makers
 _SOURCE, _STAGE = "#f1f5f9", "#dbeafe"
 
 
-def draw_pipeline(pipeline: Pipeline, counts: Mapping[str, Mapping[str, int]] | None = None) -> str:
+def draw_pipeline(pipeline: Pipeline, counts: Mapping[str, Mapping[str, int]] | None) -> str:
     """A pipeline as a Mermaid flowchart; with counts, each stage says how its states are."""
     lines, sources = ["flowchart TD"], _sources(pipeline)
     names = {source: f"s{at}" for at, source in enumerate(sources)}

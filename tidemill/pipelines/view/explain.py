@@ -47,7 +47,7 @@ async def explain_state(
     if entity in not_fresh:
         step = not_fresh[entity]
         if step is None:
-            return ["Its inputs are gone: no stage makes it any more, and it is kept until it is cleaned up."]
+            return ["Its inputs are gone: no stage makes it now, and it is kept until it is cleaned up."]
         reason = str(step.reason)
         lines = [f"{reason[0].upper()}{reason[1:]}.", *_why_held(snapshot, stage, step, pipelines)]
         if job is None and step.is_build and not kept:

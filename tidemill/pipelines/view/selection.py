@@ -50,7 +50,7 @@ async def choose(snapshot: PipelineSnapshot, jobs: BuildJobs, wanted: Selection)
     """The states that are selected."""
     check_states(wanted.states)
     if (wanted.first is not None or wanted.last is not None) and wanted.stage is None:
-        raise ConfigError("say of which stage: `first` and `last` are entities of one")
+        raise ConfigError("name the stage: `first` and `last` are entities of one")
     if "" in (wanted.first, wanted.last):
         raise ConfigError("`first` and `last` are entities: leave out what does not matter")
     if wanted.entities is not None and len(wanted.entities) > MOST_NAMED:

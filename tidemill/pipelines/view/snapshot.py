@@ -171,7 +171,7 @@ class PipelineSnapshot:
 
 
 async def take_snapshot(
-    database: Database, pipeline: Pipeline, before: PipelineSnapshot | None = None, *, store: bool
+    database: Database, pipeline: Pipeline, before: PipelineSnapshot | None, *, store: bool
 ) -> PipelineSnapshot:
     """Read a pipeline as it is now. `store` keeps the hashes of files in the database, so that they are read once."""
     await asyncio.to_thread(lambda: [stage.code for stage in pipeline.stages.values()])  # Slow the first time.

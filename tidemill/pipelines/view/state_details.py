@@ -125,8 +125,8 @@ async def describe_state(
     entity: str,
     *,
     kept: bool,
-    pipelines: Iterable[Pipeline] = (),
-    follow: bool = False,
+    pipelines: Iterable[Pipeline],
+    follow: bool,
 ) -> StateDetails:
     """Everything about one state; `follow` follows its inputs and outputs, also through other `pipelines`."""
     state = snapshot.state_of(stage.name, entity, jobs)

@@ -138,7 +138,7 @@ class Graph(msgspec.Struct):
         return items
 
 
-def read_graph(data: Mapping[str, Any], *, is_pipeline: bool = False) -> Graph:
+def read_graph(data: Mapping[str, Any], *, is_pipeline: bool) -> Graph:
     """The graph of a file with `nodes` and `connections`."""
     nodes: dict[str, Node] = {}
     written = json.dumps(data.get("nodes"), ensure_ascii=False)

@@ -124,7 +124,7 @@ def form_of(data: Mapping[str, Any]) -> Literal["graph", "stages"] | None:
     return "graph" if any(key in data for key in ("connections", "mode", "stateRoot", "settings")) else None
 
 
-def read_workflow(data: Any, name: str, *, allow_unknown: bool = False) -> Loaded:
+def read_workflow(data: Any, name: str, *, allow_unknown: bool) -> Loaded:
     """The declarations of a document; `name` is the default name. With `allow_unknown`, unknown nodes fail when run."""
     if not isinstance(data, Mapping):
         raise ConfigError("a workflow is an object with nodes, or with stages")

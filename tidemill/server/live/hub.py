@@ -375,7 +375,7 @@ class Hub:
         return turn.done()
 
     def _since(self, place: int) -> list[Frame] | None:
-        """The events after a place; None if they are not all there any more."""
+        """The events after a place; None if some of them are gone."""
         behind = self._count - place
         if behind > len(self._frames):
             return None

@@ -42,7 +42,7 @@ async def ask_stream(
             answer = await call(request, timeout=min(timeout, LONGEST), metadata=(("authorization", bearer),))
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNAUTHENTICATED:
-                server_state.forget_live_token()  # It was revoked: the next request makes another.
+                server_state.forget_live_token()  # The token was revoked: the next request makes another.
             raise Refused(
                 _STATUSES.get(error.code().name, 503), error.details() or f"stream {name} does not answer"
             ) from error

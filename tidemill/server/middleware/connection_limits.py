@@ -27,7 +27,7 @@ SPARE_FILES = 200  # for the database, logs and whatever else is open
 IDLE = 1.0
 LEAST_READ = 32 * 1024
 LINGER = 1.0
-LOOK_EVERY = 10  # ticks of the server, of which there are ten a second
+LOOK_EVERY = 10  # ticks of the server; it ticks ten times a second
 
 
 class CorkedTransport:
@@ -112,7 +112,7 @@ class Parser(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._refused:
             return
-        self._await_head()  # From the first byte on, for it ends the patience that idle connections have.
+        self._await_head()  # The first byte ends the time that a connection may be idle.
         super().data_received(data)
         self._head += len(data) if self._in_head else 0
         if self._in_head and self._head > MOST_HEAD:
@@ -122,7 +122,7 @@ class Parser(HttpToolsProtocol):
         if len(self.url) > MOST_HEAD:
             self._refuse(431, TOO_LONG)
         else:
-            self._refuse(400, "this is not a request as HTTP has it")
+            self._refuse(400, "this is not a valid HTTP request")
 
     def _refuse(self, status: int, detail: str, more: bytes = b"") -> None:
         """Respond without calling the application; the rest of the request is discarded, so that it is read."""
@@ -135,13 +135,14 @@ class Parser(HttpToolsProtocol):
         self.loop.call_later(LINGER, self.transport.close)
 
     def resume_writing(self) -> None:
-        self._unread = 0  # Much was read.
+        self._unread = 0  # The client has read enough to empty the buffer.
         super().resume_writing()
 
     def check_speed(self, now: float) -> None:
         """Close the connection if the client is too slow."""
         if self._is_busy():
-            self._head_since = None if self._head_since is None else now  # What was asked before comes first.
+            # The head of the next request is awaited once this one is answered.
+            self._head_since = None if self._head_since is None else now
         elif self._head_since is not None and now - self._head_since > self.head_within:
             self.transport.close()
         self._check_unread(now)

@@ -57,8 +57,10 @@ class IdempotentRequests:
         paths = (re.sub(r"\\\{\w+\\\}", ".+", re.escape(each.path)) for each in operations if each.method == "POST")
         self._operation = re.compile(rf"/api/v1(?:{'|'.join(paths)})\Z")
 
-    async def once(self, inner: Any, scope: Any, body: bytes, reply: Reply, caller: Caller, key: str) -> None:
-        """Run a request if it is the first with its key, or repeat the answer."""
+    async def once(
+        self, inner: Any, scope: Any, body: bytes, receive: Any, reply: Reply, caller: Caller, key: str
+    ) -> None:
+        """Run a request if it is the first with its key, or repeat the answer. Its `body` has been read."""
         path = "/" + "/".join(part for part in scope["path"].split("/") if part)
         check_idempotency_key(key, is_secret=path in self._secret)
         request = hashlib.sha256(
@@ -67,7 +69,7 @@ class IdempotentRequests:
         claim = IdempotencyKey(caller.name, key, request)
         if self._operation.match(path):
             scope[KEY] = claim
-            await inner(scope, _given(body), reply)
+            await inner(scope, replay_body(body, receive), reply)
             return
         try:
             await lease_key(self._database, claim)
@@ -77,7 +79,7 @@ class IdempotentRequests:
         reply.before_end = lambda: self._keep(claim, reply)
         renewing = asyncio.create_task(self._renew(claim))
         try:
-            await inner(scope, _given(body), reply)
+            await inner(scope, replay_body(body, receive), reply)
         finally:
             renewing.cancel()
 
@@ -97,14 +99,15 @@ class IdempotentRequests:
                 await renew_key(self._database, claim)
 
 
-def _given(body: bytes) -> Any:
+def replay_body(body: bytes, receive: Any) -> Any:
+    """A `receive` that gives a body which was read already."""
     given = False
 
-    async def receive() -> Any:
+    async def again() -> Any:
         nonlocal given
         if given:
-            return {"type": "http.disconnect"}
+            return await receive()
         given = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return receive
+    return again

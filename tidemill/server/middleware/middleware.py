@@ -27,7 +27,7 @@ from tidemill.engine.telemetry.tracing import continuing, request_span
 from tidemill.server.fair_pool import ASKED_AT
 from tidemill.server.local_socket import SOCKET_USER
 from tidemill.server.middleware.authentication import CALLER, csrf_token
-from tidemill.server.middleware.idempotency import IdempotentRequests
+from tidemill.server.middleware.idempotency import IdempotentRequests, replay_body
 from tidemill.server.problems import MEDIA_TYPE, Refused, problem_of
 from tidemill.server.settings import ServerSettings
 
@@ -39,7 +39,7 @@ TOO_LONG = f"the request's address and headers have more than {MOST_HEAD:,} byte
 BODY_WITHIN = 30.0
 WORTH_GZIP = 1024
 STRANGERS_BODY = 16 * 1024  # The largest body without a caller: enough to log in.
-WEBHOOKS = "/api/v1/webhooks/"  # Their senders have a signature in place of a caller, which needs the whole body.
+WEBHOOKS = "/api/v1/webhooks/"  # A signature over the whole body stands in for a caller.
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
@@ -82,7 +82,7 @@ class Middleware:
         headers = dict(scope["headers"])
         reply = Reply(send, scope["method"], headers, self._headers)
         parent, method = header_text(headers, b"traceparent"), scope["method"]
-        enter_request(method, scope["path"])  # Each request is a task of its own.
+        enter_request(method, scope["path"])  # Sets a context variable: each request is a task of its own.
         with continuing(parent) if method in SAFE else request_span(parent, method, scope["path"]):
             await self._answer(scope, receive, headers, reply, began)
 
@@ -95,9 +95,9 @@ class Middleware:
                 await self._inner(asked, receive, reply)
             elif _is_repeatable(scope, headers, caller):
                 key = header_text(headers, b"idempotency-key") or ""
-                await self._repeats.once(self._inner, scope, body, reply, scope[CALLER], key)
+                await self._repeats.once(self._inner, scope, body, receive, reply, scope[CALLER], key)
             else:
-                await self._inner(scope, _replay(body, receive), reply)
+                await self._inner(scope, replay_body(body, receive), reply)
         except Exception as error:
             if reply.started:
                 raise
@@ -217,7 +217,7 @@ class Reply:
         elif message["type"] == "http.response.body" and not self._streaming:
             in_pieces = message.get("more_body", False) and message.get("body") and self._method != "HEAD"
             if in_pieces and self.before_end is None:
-                await self._begin_stream()  # What comes in pieces goes on in pieces.
+                await self._begin_stream()  # A body in pieces is passed on in pieces.
                 await self._send(message)
                 return
             self.body += message.get("body", b"")
@@ -309,17 +309,3 @@ def read_cookie(headers: dict[bytes, bytes], name: str) -> str | None:
         if key == name and value:
             return value
     return None
-
-
-def _replay(body: bytes, receive: Any) -> Any:
-    """A `receive` that gives a body which was read already."""
-    given = False
-
-    async def again() -> Any:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return again

@@ -33,7 +33,7 @@ class LiveAnswer(msgspec.Struct, frozen=True):
 async def ask_live(server_state: TheServerState, name: FromPath[str], data: JSONBody[LiveAsk]) -> LiveAnswer:
     """Run a stream's plans on a message now, ahead of its backlog; a dispatcher that takes live requests answers."""
     if not 0 < data.timeout <= LONGEST:
-        raise ConfigError(f"a timeout of {data.timeout:g} s will not do: it is above 0 and at most {LONGEST:g}")
+        raise ConfigError(f"a timeout of {data.timeout:g} s is not valid: it must be above 0 and at most {LONGEST:g}")
     found = await ask_stream(
         server_state, name, data.eligibilities, msgspec.json.encode(data.payload), timeout=data.timeout
     )

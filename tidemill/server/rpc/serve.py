@@ -13,10 +13,9 @@ import grpc
 import structlog
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from tidemill.core.errors import ConfigError
+from tidemill.core.web.address import format_address
 from tidemill.engine.authentication import find_grpc_caller
 from tidemill.engine.jobs.origin import enter_request
 from tidemill.engine.telemetry.tracing import continuing, request_span
@@ -26,7 +25,7 @@ from tidemill.server.problems import Refused, problem_of
 from tidemill.server.rpc.methods import DESCRIPTORS, METHODS, Method, RpcCall
 from tidemill.server.server_state import ServerState
 from tidemill.server.settings import ServerSettings
-from tidemill.server.stream_endpoint.guarded_reflection import GuardedReflection
+from tidemill.server.stream_endpoint.grpc_server import GuardedReflection, running_server
 
 log = structlog.get_logger("tidemill.server")
 
@@ -70,26 +69,15 @@ async def serving_grpc(server_state: ServerState) -> AsyncIterator[None]:
         maximum_concurrent_rpcs=MOST_CALLS,
     )
     services = [service for file in DESCRIPTORS for service in file.services_by_name.values()]
-    names = [service.full_name for service in services]
     server.add_generic_rpc_handlers([_handlers(server_state, service) for service in services])
-    healthy = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue] - is there at run time
-    health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
-    reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     where = _listen(server, server_state.settings)
-    for name in ("", *names):
-        await healthy.set(name, health_pb2.HealthCheckResponse.SERVING)
-    await server.start()
-    log.info("serving gRPC", at=where)
-    try:
+    async with running_server(server, [service.full_name for service in services], grace=GRACE):
+        log.info("serving gRPC", at=where)
         yield
-    finally:
-        await healthy.enter_graceful_shutdown()
-        await server.stop(GRACE)
 
 
 def _listen(server: Any, settings: ServerSettings) -> str:
-    host, port = settings.grpc_address
-    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    where = format_address(*settings.grpc_address)
     try:
         if settings.tls_cert is None or settings.tls_key is None:
             server.add_insecure_port(where)
@@ -124,7 +112,7 @@ def _one(server_state: ServerState, method: Method, path: str) -> Callable[[Any,
         try:
             caller = await find_grpc_caller(server_state.authenticator, context)
             known = require_role(caller, method.role, read_only=server_state.settings.read_only)
-            enter_request("gRPC", path)  # Each call is a task of its own.
+            enter_request("gRPC", path)  # Sets a context variable: each call is a task of its own.
             with _traced(context, path, changes=method.role != "viewer"):
                 return await answer(RpcCall(server_state, known, request, _idempotency_key(context)))
         except asyncio.CancelledError:

@@ -106,10 +106,8 @@ async def _grpc(
     stream: Stream, live_requests: LiveRequests, address: str, authenticator: Authenticator
 ) -> AsyncIterator[None]:
     import grpc
-    from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-    from grpc_reflection.v1alpha import reflection
 
-    from tidemill.server.stream_endpoint.guarded_reflection import GuardedReflection
+    from tidemill.server.stream_endpoint.grpc_server import GuardedReflection, running_server
     from tidemill.server.stream_endpoint.live_pb2 import DESCRIPTOR, RunRequest, RunResponse
 
     service_name = DESCRIPTOR.services_by_name["Live"].full_name
@@ -138,31 +136,24 @@ async def _grpc(
         run, request_deserializer=RunRequest.FromString, response_serializer=RunResponse.SerializeToString
     )
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service_name, {"Run": method}),))
-    healthy = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue] - is there at run time
-    health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
-    reflection.enable_server_reflection((service_name, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     host, port = read_address(address)
     try:
         server.add_insecure_port(format_address(host, port))
     except RuntimeError as error:
         raise ConfigError(f"stream {stream.name}: gRPC cannot be served at {address}: {error}") from error
-    for service in ("", service_name):
-        await healthy.set(service, health_pb2.HealthCheckResponse.SERVING)
-    await server.start()
-    log.info("live requests over gRPC", stream=stream.name, at=format_address(host, port))
+    async with running_server(server, (service_name,), grace=5.0) as healthy:
+        log.info("live requests over gRPC", stream=stream.name, at=format_address(host, port))
 
-    async def report_drain() -> None:
-        """Load balancers send nothing more from the first moment of a drain."""
-        await live_requests.closing.wait()
-        await healthy.enter_graceful_shutdown()
+        async def report_drain() -> None:
+            """Load balancers send nothing more from the first moment of a drain."""
+            await live_requests.closing.wait()
+            await healthy.enter_graceful_shutdown()
 
-    reporting = asyncio.create_task(report_drain(), name="tidemill-health")
-    try:
-        yield
-    finally:
-        await _end(reporting)
-        await healthy.enter_graceful_shutdown()
-        await server.stop(grace=5.0)
+        reporting = asyncio.create_task(report_drain(), name="tidemill-health")
+        try:
+            yield
+        finally:
+            await _end(reporting)
 
 
 # -- HTTP -----------------------------------------------------------------------------------------

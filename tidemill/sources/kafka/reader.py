@@ -90,7 +90,7 @@ class KafkaReader:
         from confluent_kafka import KafkaException
 
         settings = {
-            "group.id": "tidemill-monitor",  # It is required, but no group is joined.
+            "group.id": "tidemill-monitor",  # The setting is required, although no group is joined.
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",  # Where the next position was deleted: everything that is left.
             "queued.max.messages.kbytes": 16_384,

@@ -180,7 +180,7 @@ class KafkaConsumer:
         fresh = self._positions.take(taken)
         for delivery in taken if len(fresh) < len(taken) else ():
             if delivery not in fresh:
-                delivery.token.finish(delivery.position)  # Its result is stored; only the broker does not know.
+                delivery.token.finish(delivery.position)  # The result is stored; only the offset was not committed.
         return fresh
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
@@ -255,7 +255,7 @@ class KafkaConsumer:
             failure = error
         finally:
             client.close()
-        if failure is not None:  # Only after the client is closed, for the next poll starts a new one.
+        if failure is not None:  # Set after the client is closed, because the next poll starts a new one.
             self._failure = failure
             self._call(self._arrival.set)
 
@@ -276,10 +276,10 @@ class KafkaConsumer:
                     client.resume(client.assignment())
             elif self._is_full() and not paused:
                 if now - full_since < PATIENCE:
-                    self._room.wait(POLL)  # What the client fetches meanwhile stays with it.
+                    self._room.wait(POLL)  # Until there is room, fetched messages stay in the client.
                     self._room.clear()
                     continue
-                paused = True  # From here on it is polled without getting messages, and stays in its group.
+                paused = True  # Polling a paused client returns no messages and keeps it in its group.
                 client.pause(client.assignment())
             first = client.poll(POLL)
             if first is None:

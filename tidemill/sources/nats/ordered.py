@@ -102,7 +102,7 @@ class OrderedNatsConsumer:
             held = self._lease.held
             messages = await self._fetch(min(most, AT_ONCE))
             if self._lease.held is not held:
-                return []  # Another process reads by now.
+                return []  # Another process has taken over the lease.
             deliveries = self._in_order(messages)
             if len(deliveries) < len(messages) or (not messages and await self._has_lost_some()):
                 await self._unsubscribe()
@@ -121,7 +121,7 @@ class OrderedNatsConsumer:
         created, last = str(found.created), found.state.last_seq
         position = cursor.position
         if position is None or cursor.note != created:
-            # All of a stream that was deleted and re-created came after what has been read.
+            # Every message of a re-created stream is newer than what has been read.
             position = last if self._begin == "latest" and position is None else 0
             await self._positions.begin(0, position, created)
         elif position > last:
@@ -186,7 +186,7 @@ class OrderedNatsConsumer:
     async def _fetch(self, most: int) -> list[Any]:
         fetching = self._fetching = self._fetching or asyncio.create_task(self._subscription.fetch(most, timeout=WAIT))
         try:
-            return await asyncio.shield(fetching)  # What a cancelled fetch has received would be lost.
+            return await asyncio.shield(fetching)  # Cancelling a fetch would lose what it has received.
         except TimeoutError:
             return []
         finally:
@@ -229,9 +229,10 @@ class OrderedNatsConsumer:
 
     async def flush(self) -> None:
         await self._positions.flush()
-        while self._acked:  # Of a work queue; only after the position is stored.
+        while self._acked:  # Messages of a work queue are acknowledged only after the position is stored.
             message = self._acked.pop()
-            with contextlib.suppress(Exception):  # Not acknowledged, it comes again and is known to be done.
+            # A message that is not acknowledged comes again, and is known to be done.
+            with contextlib.suppress(Exception):
                 await message.ack()
 
     def nack(self, deliveries: Sequence[Delivery]) -> None:

@@ -90,7 +90,7 @@ class NatsConsumer:
         jetstream, subject = self._connection.jetstream, self._source.subject
         stream = self._source.stream or await jetstream.find_stream_name_by_subject(subject)
         is_all = self._source.begin == "earliest"
-        if not is_all:  # All of a stream that was deleted and re-created came after what has been read.
+        if not is_all:  # Every message of a re-created stream is newer than what has been read.
             created = (await jetstream.stream_info(stream)).created
             is_all = self._created not in (None, created)
             self._created = created

@@ -1,6 +1,6 @@
 """Tracks the positions of one partition: which are open, and up to which position everything is done.
 
-Only open positions are stored, each with the one before it: the cost does not grow with what is done after a stuck one.
+Only open positions are stored, each with its predecessor: the cost does not grow with what is done after a stuck one.
 """
 
 from __future__ import annotations

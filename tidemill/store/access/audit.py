@@ -28,8 +28,8 @@ async def write_audit(
     who: str,
     action: str,
     target: str,
-    before: object = None,
-    after: object = None,
+    before: object,
+    after: object,
 ) -> None:
     """Record who did what, in the transaction of the change."""
     entry = (database.application, who, action, target, database.seal(encode(before)), database.seal(encode(after)))
@@ -64,13 +64,13 @@ ORDER BY id DESC LIMIT $4
 async def page_audit(
     database: Database,
     *,
-    who: str | None = None,
-    action: str | None = None,
+    who: str | None,
+    action: str | None,
     target: str | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
-    before: int | None = None,
-    limit: int = 50,
+    before: int | None,
+    limit: int,
 ) -> list[asyncpg.Record]:
     """The matching entries, newest first, starting below an id."""
     return await database.fetch(PAGE_AUDIT, who, action, before, limit, database.application, target, since, until)

@@ -116,5 +116,5 @@ def require_key_ring(key_file: str | None, database: DatabaseSettings) -> KeyRin
         with os.fdopen(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(f"{new_key()}\n")
     except FileExistsError:
-        pass  # Another process has made one.
+        pass  # Another process has just made the key.
     return read_keys(place.read_text(), str(place))

@@ -55,7 +55,7 @@ ORDER BY s.id DESC LIMIT 1000
 
 END_SESSION = "DELETE FROM installation.session WHERE id = $1"
 
-#: Gives the other sessions of a user the roles of their newest log-in, or ends them if there are none any more.
+#: Gives the other sessions of a user the roles of their newest log-in, or ends them if there are no roles left.
 UPDATE_GRANTS = "UPDATE installation.session SET grants = $3 WHERE subject = $1 AND provider = $2"
 END_SUBJECT = "DELETE FROM installation.session WHERE subject = $1 RETURNING id"
 

@@ -27,7 +27,7 @@ Statements = Generator[tuple[str, tuple[Any, ...]], Rows, T]
 
 async def run_async(database: Database, connection: Any, statements: Statements[T]) -> T:
     """Run statements on a caller's async connection."""
-    kind, talk, rows = _kind(connection), _located(database, statements), None
+    kind, generator, rows = _kind(connection), _located(database, statements), None
     if kind not in _FETCH_ASYNC:
         raise ConfigError(
             f"a {kind} connection is not async: use the form for plain code, such as "
@@ -36,14 +36,14 @@ async def run_async(database: Database, connection: Any, statements: Statements[
     async with nested_async(connection) if _commits_each(kind, connection) else nullcontext():
         try:
             while True:
-                rows = await _FETCH_ASYNC[kind](connection, *_next_statement(database, talk, rows))
+                rows = await _FETCH_ASYNC[kind](connection, *_next_statement(database, generator, rows))
         except StopIteration as done:
             return done.value
 
 
 def run_sync(database: Database, connection: Any, statements: Statements[T]) -> T:
     """Run statements on a caller's sync connection."""
-    kind, talk, rows = _kind(connection), _located(database, statements), None
+    kind, generator, rows = _kind(connection), _located(database, statements), None
     if kind not in _FETCH_SYNC:
         raise ConfigError(
             f"a {kind} connection is async: use the form for async code, such as "
@@ -52,7 +52,7 @@ def run_sync(database: Database, connection: Any, statements: Statements[T]) -> 
     with nested_sync(connection) if _commits_each(kind, connection) else nullcontext():
         try:
             while True:
-                rows = _FETCH_SYNC[kind](connection, *_next_statement(database, talk, rows))
+                rows = _FETCH_SYNC[kind](connection, *_next_statement(database, generator, rows))
         except StopIteration as done:
             return done.value
 
@@ -145,9 +145,9 @@ def _located(database: Database, statements: Statements[T]) -> Statements[T]:
     return (yield from statements)
 
 
-def _next_statement(database: Database, talk: Statements[Any], rows: Any) -> tuple[str, tuple[Any, ...]]:
+def _next_statement(database: Database, generator: Statements[Any], rows: Any) -> tuple[str, tuple[Any, ...]]:
     """Give the rows of the last statement to the statements; returns the next one and its parameters."""
-    statement, params = next(talk) if rows is None else talk.send([_values(row) for row in rows])
+    statement, params = next(generator) if rows is None else generator.send([_values(row) for row in rows])
     return database.sql(statement), params
 
 

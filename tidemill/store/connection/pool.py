@@ -25,18 +25,18 @@ Turn = asyncio.Future[asyncpg.Connection | None]
 SHORTEST_OPENING, USUAL_OPENING, LONGEST_OPENING = 0.005, 0.01, 0.05
 #: How often a pool may close a connection, and what share of that time all must have been taken to keep them.
 SPARE_SECONDS, NEEDED_SHARE = 1.0, 0.05
-#: A connection that is not used for so long is closed.
+#: Seconds after which a connection that is not used is closed.
 IDLE_SECONDS = 5.0
 
 
 class Pool:
-    """Connections that are opened when they are needed, at most so many."""
+    """Connections that are opened when they are needed, up to a maximum."""
 
     def __init__(
         self,
         connect: Callable[[], Awaitable[asyncpg.Connection]],
         max_size: int,
-        asked_at: Callable[[float], float] = lambda now: now,
+        asked_at: Callable[[float], float],
     ) -> None:
         """Of the calls that wait, the one that was `asked_at` the earliest time comes first."""
         self.opening_seconds = USUAL_OPENING
@@ -181,11 +181,12 @@ class Pool:
                     if left <= 0:
                         return None
                 await asyncio.wait([turn], timeout=left)
-            if (connection := turn.result()) is None and self.size >= self._max_size:  # Another has taken the room.
+            # Another call has taken the room.
+            if (connection := turn.result()) is None and self.size >= self._max_size:
                 connection = await self._wait_for_one()
             return connection
         except asyncio.CancelledError:
-            if turn.done() and turn.exception() is None:  # It came at the same moment.
+            if turn.done() and turn.exception() is None:  # The connection came at the moment of the cancellation.
                 self._pass_on(turn)
             raise
         finally:

@@ -68,7 +68,7 @@ def main(parent: str, signal: str, lock: str, account: str, program: str, *argum
     if lock:
         hold(lock)
     drop_privileges(account)
-    # After the change of account, because that clears the death signal.
+    # Set after the change of account, which clears the death signal.
     die_with(int(parent), int(signal))
     if program:
         os.execv(program, [program, *arguments])  # noqa: S606 (a fixed program, no shell)

@@ -11,6 +11,8 @@ import msgspec
 from tidemill.store.database import Database, Executor, columns
 from tidemill.store.maintenance.partitions import keep_daily
 
+MOST_ATTEMPTS = 20
+
 #: Stores the lines of attempts so far; the lines of a running attempt are overwritten as they grow.
 WRITE_LOGS = """
 INSERT INTO tidemill.job_log AS l (job_id, attempt, began_at, dropped, lines)
@@ -44,9 +46,9 @@ async def write_logs(database: Database, connection: Executor, logs: Sequence[At
     await connection.execute(database.sql(WRITE_LOGS), *keys, database.seal_each(lines))
 
 
-async def read_logs(database: Database, job_id: int, *, attempts: int = 20) -> list[asyncpg.Record]:
+async def read_logs(database: Database, job_id: int) -> list[asyncpg.Record]:
     """The log lines of a job's attempts, last attempt first."""
-    return await database.fetch(READ_LOGS, job_id, attempts)
+    return await database.fetch(READ_LOGS, job_id, MOST_ATTEMPTS)
 
 
 async def keep_job_log(database: Database, today: date, *, keep_days: int) -> None:

@@ -176,7 +176,7 @@ def arguments_json(given: Sequence[str]) -> str | None:
     for each in given:
         name, sign, text = each.partition("=")
         if not sign or not name:
-            raise ArgumentError("arg", f"{each!r} is no name and value: write order_id=7")
+            raise ArgumentError("arg", f"{each!r} is not a name and a value: write order_id=7")
         try:
             found[name] = msgspec.json.decode(text)
         except msgspec.DecodeError:
@@ -267,12 +267,10 @@ async def _read_jobs(
     return (await read(*page_of_jobs(wanted, before, limit)))[0]
 
 
-async def list_run_page(
-    database: Database, wanted: RunFilter, *, before: int | None = None, limit: int = 50
-) -> list[asyncpg.Record]:
-    """The matching runs, newest first, starting below an id."""
+async def list_run_page(database: Database, wanted: RunFilter, *, limit: int = 50) -> list[asyncpg.Record]:
+    """The matching runs, newest first."""
     _check_is_readable(database, wanted)
-    sql, values = page_of_runs(wanted, before, limit)
+    sql, values = page_of_runs(wanted, None, limit)
     return await database.fetch(sql, *values)
 
 

@@ -416,7 +416,7 @@ class StoredWorker(NamedTuple):
 
 
 async def read_worker(database: Database, worker_id: int, *, most: int) -> StoredWorker | None:
-    """A worker, with at most so many of its jobs, its runs and the processes that ended before it."""
+    """A worker, with up to `most` of its jobs, its runs and the processes that ended before it."""
     line = await database.fetchrow(READ_WORKER, worker_id)
     if line is None:
         return None

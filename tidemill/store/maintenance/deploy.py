@@ -9,6 +9,8 @@ from typing import Any
 from tidemill.store.database import Database
 from tidemill.store.transaction import PATIENCE, Transaction
 
+JOBS_AT_ONCE = 5000
+
 #: Jobs after an id that no worker runs now, with what they are called with.
 WAITING_JOBS = """
 SELECT id, queue, task, args, run_id FROM tidemill.job
@@ -40,10 +42,10 @@ async def read_only(database: Database, by: str) -> AsyncIterator[Transaction]:
         yield Transaction(database, connection, by)
 
 
-async def waiting_jobs(tx: Transaction, *, at_once: int = 5000) -> AsyncIterator[list[Any]]:
+async def waiting_jobs(tx: Transaction) -> AsyncIterator[list[Any]]:
     """The jobs that no worker runs now, in batches."""
     after = 0
-    while rows := await tx.fetch(WAITING_JOBS, after, at_once):
+    while rows := await tx.fetch(WAITING_JOBS, after, JOBS_AT_ONCE):
         after = rows[-1]["id"]
         yield rows
 

@@ -69,7 +69,7 @@ _OUTBOX = "DELETE FROM tidemill.stream_outbox WHERE key = $1 RETURNING 1"
 
 _ENTITY = """t.entity = $1 AND NOT EXISTS (
     SELECT FROM tidemill.monitor_entity AS n WHERE n.monitor = t.monitor AND n.entity = $1 AND n.active)"""
-#: What is stored about an entity that no monitor follows any more.
+#: What is stored about an entity that no monitor follows now.
 _ENTITIES = (
     f"DELETE FROM tidemill.monitor_event AS t WHERE {_ENTITY} RETURNING 1",
     f"DELETE FROM tidemill.monitor_checkpoint AS t WHERE {_ENTITY} RETURNING 1",

@@ -24,7 +24,7 @@ from tidemill.store.schemas import in_schema
 log = structlog.get_logger("tidemill.migrate")
 
 SMALL_BYTES = 16 * 1024 * 1024  # An index of such a table is built within the migration, in well under a second.
-WAIT_FOR_OTHER = 1.0  # Seconds between looks at a build by another process.
+WAIT_FOR_OTHER = 1.0  # Seconds between checks of a build by another process.
 
 _LOCK_TIMEOUT = "2s"
 _INDEX = re.compile(r"CREATE INDEX (\w+) ON (tidemill\.\w+)\s+(.*?);\s*", re.DOTALL)

@@ -34,7 +34,7 @@ class WorkLeft(NamedTuple):
     schedules: int
 
 
-async def count_work(database: Database, queues: Sequence[str] | None = None) -> WorkLeft:
+async def count_work(database: Database, queues: Sequence[str] | None) -> WorkLeft:
     """What could go on now, of the jobs only those of these queues."""
     (row,) = await database.fetch(COUNT_WORK, None if queues is None else list(queues))
     return WorkLeft(*row)

@@ -275,7 +275,7 @@ async def match_unacked(database: Database, which: UnackedFilter, *, limit: int)
     return [row["id"] for row in await database.fetch(MATCH_UNSEEN, *which.arguments(), limit)]
 
 
-async def ack_unacked(reader: Reader, which: UnackedFilter, *, at: float, note: str | None = None) -> list[int]:
+async def ack_unacked(reader: Reader, which: UnackedFilter, *, at: float, note: str | None) -> list[int]:
     """Acknowledge all that match now, in batches; returns which. Alerts that are opened meanwhile are left alone."""
     if which.up_to is None:
         newest = (await reader.fetch(NEWEST_ALERT))[0]["id"]
@@ -298,7 +298,9 @@ async def _ack(
     done = [row["id"] for row in rows]
     if done:
         before = {row["id"]: _held(row) for row in known if row["id"] in set(done)}
-        await tx.audit("alert.ack", targets(done), before=before, after=_said({"ids": done, "note": note}, said))
+        await tx.audit(
+            "alert.ack", targets(done), before=before, after=_with_speaker({"ids": done, "note": note}, said)
+        )
     return done
 
 
@@ -315,7 +317,7 @@ async def note_alert(
     before = _held(known)
     given = {"note": note, "owner": owner}
     after = before | {name: value for name, value in given.items() if value is not None}
-    await tx.audit("alert.note", str(id), before=before, after=_said(after, said))
+    await tx.audit("alert.note", str(id), before=before, after=_with_speaker(after, said))
 
 
 def _held(row: asyncpg.Record) -> dict[str, Any]:
@@ -327,7 +329,7 @@ def _display_name(by: str, said: str) -> str:
     return f"{said}, {by}" if said and said != by else by
 
 
-def _said(after: dict[str, Any], said: str) -> dict[str, Any]:
+def _with_speaker(after: dict[str, Any], said: str) -> dict[str, Any]:
     return {**after, "said": said} if said else after
 
 

@@ -92,9 +92,9 @@ async def read_tail(
     database: Database,
     monitor: str,
     *,
-    entity: str | None = None,
-    tick: int = 0,
-    limit: int = 20,
+    entity: str | None,
+    tick: int,
+    limit: int,
 ) -> list[asyncpg.Record]:
     """The newest events, newest first; only those that arrived with a tick or later."""
     return await database.fetch(READ_TAIL, monitor, entity, tick, limit)

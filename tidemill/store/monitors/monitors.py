@@ -396,7 +396,7 @@ async def ingest(
         past,
     )
     if row is None:
-        raise NotFoundError(f"there is no monitor {name!r} any more: start it with `tidemill monitor run`")
+        raise NotFoundError(f"monitor {name!r} no longer exists: start it with `tidemill monitor run`")
     if events.origins:
         columns = (list(each) for each in zip(*events.origins, strict=True))
         await connection.execute(database.sql(NOTE_ORIGINS), name, *columns)

@@ -8,6 +8,8 @@ import asyncpg
 
 from tidemill.store.database import Database, Executor
 
+MOST_LISTED = 20
+
 #: Stores errors of users' code.
 NOTE_PROBLEMS = """
 INSERT INTO tidemill.monitor_problem AS p (monitor, place, entity, error, count)
@@ -39,8 +41,8 @@ async def note_problems(
         await connection.execute(database.sql(NOTE_PROBLEMS), name, *rest, sealed)
 
 
-async def list_problems(database: Database, name: str, *, limit: int = 20) -> list[asyncpg.Record]:
-    return await database.fetch(LIST_PROBLEMS, name, limit)
+async def list_problems(database: Database, name: str) -> list[asyncpg.Record]:
+    return await database.fetch(LIST_PROBLEMS, name, MOST_LISTED)
 
 
 async def list_problems_of(database: Database, name: str, entity: str, places: Sequence[str]) -> list[asyncpg.Record]:

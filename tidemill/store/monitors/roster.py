@@ -248,21 +248,12 @@ async def show_entity(database: Database, monitor: str, entity: str) -> asyncpg.
     return row
 
 
-async def show_states(
-    database: Database,
-    monitor: str,
-    *,
-    entities: Sequence[str] | None = None,
-    after: str | None = None,
-    limit: int = 10_000,
-) -> list[asyncpg.Record]:
-    """The entities of a monitor, or those given, with their states, by name, starting after one."""
-    return await database.fetch(SHOW_STATES, monitor, limit, None if entities is None else list(entities), after)
+async def show_states(database: Database, monitor: str, *, entities: Sequence[str], limit: int) -> list[asyncpg.Record]:
+    """These entities of a monitor with their states, by name."""
+    return await database.fetch(SHOW_STATES, monitor, limit, list(entities), None)
 
 
-async def describe_states(
-    database: Database, monitor: str, *, after: str | None = None, limit: int
-) -> list[asyncpg.Record]:
+async def describe_states(database: Database, monitor: str, *, after: str | None, limit: int) -> list[asyncpg.Record]:
     """The same as people are shown it: the beginning of states that are too large for an answer."""
     return await database.fetch(DESCRIBE_STATES, monitor, limit, None, after)
 

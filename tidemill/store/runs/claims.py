@@ -22,7 +22,7 @@ _OWN_VERSION = """(version = coalesce(($4::text[])[array_position($2, kind)], ve
           SELECT FROM tidemill.worker AS w WHERE w.ended_at IS NULL AND w.lease_until > now()
           AND w.versions ->> ('run ' || r.kind) = r.version))"""
 
-# One that has not begun when its deadline has passed never begins: maintenance ends it.
+# A run that has not begun by its deadline never begins: maintenance ends it.
 _IN_TIME = "(deadline > now() OR seq > 0) IS NOT FALSE"
 
 # The order in which runs are claimed: the index of runs without an owner has it too.

@@ -181,7 +181,7 @@ async def send_to_run(database: Database, run_id: int, tick: bytes, *, token: st
             if not (is_unavailable(error) or is_safe_to_retry(error)):
                 raise
             uncertain = uncertain or (token is not None and not is_safe_to_retry(error))
-            if is_full(error):  # It answers at once, through a pooler, and is not the primary.
+            if is_full(error):  # A standby behind a pooler answers at once: wait before the next try.
                 await asyncio.sleep(PAUSE_READ_ONLY)
     row = await show_run(database, run_id)
     raise NotFoundError(f"run {run_id} has ended ({row['state']}): it accepts nothing more; start a new run")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -10,8 +10,16 @@ from tidemill.core.codec import encode
 from tidemill.core.jobs.job import NewJob
 from tidemill.store.runs.log import NewStepLog
 
-#: A concurrency key and how many of its jobs may run at once; a lane; a rate key, its rate and its burst.
-Gate = tuple[str | None, int, str | None, str | None, float | None, float | None]
+
+class JobKeys(NamedTuple):
+    """The keys by which a job shares a limit or a queue with others."""
+
+    concurrency_key: str | None
+    max_concurrency: int
+    lane: str | None
+    rate_key: str | None
+    key_rate: float | None
+    key_burst: float | None
 
 
 class JobChain(msgspec.Struct, gc=False):
@@ -23,28 +31,28 @@ class JobChain(msgspec.Struct, gc=False):
     result_limit: int
 
 
-#: A stored job of a run: queue, task, args, priority, at, delay, deadline, options, origin, tags; its chain; its keys.
-JobRow = tuple[
-    str,
-    str,
-    bytes,
-    int,
-    float | None,
-    float,
-    float | None,
-    bytes | None,
-    bytes | None,
-    bytes | None,
-    JobChain | None,
-    Gate | None,
-]
+class JobRow(NamedTuple):
+    """A job of a run as it is stored."""
+
+    queue: str
+    task: str
+    args: bytes
+    priority: int
+    at: float | None
+    delay: float
+    deadline: float | None
+    options: bytes | None
+    origin: bytes | None
+    tags: bytes | None
+    chain: JobChain | None
+    keys: JobKeys | None
 
 
 def with_job_trace(job: JobRow, trace: str) -> JobRow:
     """A stored job with the trace that it continues in its options."""
     options = b'{"trace":"%s"' % trace.encode()
-    given = bytes(job[7] or b"{}")
-    return (*job[:7], options + (b"," + given[1:] if given != b"{}" else b"}"), *job[8:])
+    given = bytes(job.options or b"{}")
+    return job._replace(options=options + (b"," + given[1:] if given != b"{}" else b"}"))
 
 
 class NewRun(msgspec.Struct, gc=False):
@@ -159,7 +167,7 @@ class RunTurn(msgspec.Struct, gc=False):
 
 def job_row(job: NewJob) -> JobRow:
     """A job as a row of a turn."""
-    return (
+    return JobRow(
         job.queue,
         job.task,
         bytes(job.args),
@@ -171,7 +179,7 @@ def job_row(job: NewJob) -> JobRow:
         None if job.origin is None else encode(job.origin),
         None if job.tags is None else encode(job.tags),
         None,
-        gate_of(job),
+        keys_of(job),
     )
 
 
@@ -180,25 +188,25 @@ def successor_json(chain: JobChain, owner: int) -> bytes | None:
 
     A job is followed by them only while `owner` has the run."""
     following: bytes | None = None
-    for work, (queue, task, args, priority, _, _, _, options, origin, tags, *_) in reversed(chain.jobs):
-        raw = {"options": options, "origin": origin, "tags": tags, "successor": following}
+    for work, job in reversed(chain.jobs):
+        raw = {"options": job.options, "origin": job.origin, "tags": job.tags, "successor": following}
         following = encode(
             {
                 "by": owner,
                 "limit": chain.result_limit,
                 "work": work,
-                "queue": queue,
-                "task": task,
-                "priority": priority,
-                "args": msgspec.Raw(args),
+                "queue": job.queue,
+                "task": job.task,
+                "priority": job.priority,
+                "args": msgspec.Raw(job.args),
                 **{name: msgspec.Raw(value) for name, value in raw.items() if value is not None},
             }
         )
     return following
 
 
-def gate_of(job: NewJob) -> Gate | None:
-    """The keys by which a job shares something with others; None if it has none."""
+def keys_of(job: NewJob) -> JobKeys | None:
+    """The keys of a job; None if it has none."""
     if job.is_plain:
         return None
-    return job.concurrency_key, job.max_concurrency, job.lane, job.rate_key, job.key_rate, job.key_burst
+    return JobKeys(job.concurrency_key, job.max_concurrency, job.lane, job.rate_key, job.key_rate, job.key_burst)

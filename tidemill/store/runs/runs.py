@@ -148,11 +148,11 @@ async def store_run(
 ) -> tuple[int, bool]:
     """Store a new run; returns its id, and whether it is new. `parent` is a run and its work item that waits."""
     database = at if isinstance(at, Database) else at.database
-    talk = start_statements(database, new, owner=owner, parent=parent)
+    statements = start_statements(database, new, owner=owner, parent=parent)
     try:
-        statement, params = next(talk)
+        statement, params = next(statements)
         while True:
-            statement, params = talk.send([tuple(row) for row in await at.fetch(statement, *params)])
+            statement, params = statements.send([tuple(row) for row in await at.fetch(statement, *params)])
     except StopIteration as done:
         return done.value
 
@@ -204,7 +204,7 @@ async def fork_run(
 
 
 async def forget_runs(database: Database, *, keep_days: int) -> int:
-    """Delete a batch of runs that ended more than so many days ago; returns how many. Call it until it returns 0."""
+    """Delete a batch of runs that ended more than this many days ago; returns how many. Call it until it returns 0."""
     return len(await database.fetch(FORGET_RUNS, keep_days, patience=None))
 
 
@@ -222,7 +222,7 @@ def no_such_run(run_id: int) -> NotFoundError:
 
 
 async def read_ends(database: Database, ids: Sequence[int]) -> list[asyncpg.Record]:
-    """Id, state, result, error and note of those runs that do not run any more; no state if there is no such run."""
+    """Id, state, result, error and note of those runs that no longer run; no state if there is no such run."""
     return await database.fetch(READ_ENDS, list(ids))
 
 

@@ -57,10 +57,10 @@ def seal_turns(database: Database, turns: Sequence[RunTurn]) -> Sequence[RunTurn
 
 
 def _seal_job(codec: PayloadCodec, job: JobRow) -> JobRow:
-    chain = job[10]
+    chain = job.chain
     if chain is not None:
         chain = JobChain([(work, _seal_job(codec, each)) for work, each in chain.jobs], chain.result_limit)
-    return (*job[:2], seal_json(codec, job[2]), *job[3:10], chain, job[11])
+    return job._replace(args=seal_json(codec, job.args), chain=chain)
 
 
 def _seal_tick(codec: PayloadCodec, tick: bytes) -> bytes:

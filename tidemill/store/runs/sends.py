@@ -73,7 +73,7 @@ async def _send(database: Database, sends: list[tuple[int, bytes, Any]]) -> set[
     except Exception as error:
         if is_unavailable(error) or isinstance(error, StoreError):
             raise
-        return set()  # One of them is refused: each is sent by itself.
+        return set()  # The database refuses one of them: the caller sends each by itself.
 
 
 def _settle(sent: asyncio.Future[bool], outcome: bool | BaseException) -> None:

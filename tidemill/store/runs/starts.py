@@ -88,7 +88,7 @@ async def _store(database: Database, runs: Sequence[NewRun]) -> Sequence[int | B
             return await _store_together(database, runs)
         except Exception as error:
             if is_unavailable(error) or isinstance(error, StoreError):
-                raise  # They may be stored.
+                raise  # The runs may or may not be stored.
     alone = await asyncio.gather(*(store_run(database, new) for new in runs), return_exceptions=True)
     return [each if isinstance(each, BaseException) else each[0] for each in alone]
 
@@ -97,7 +97,7 @@ async def _store_together(database: Database, runs: Sequence[NewRun]) -> list[in
     keys = [OWN_KEY + new_token() for _ in runs]
     rows = [(new.kind, new.workflow, new.version, database.seal(bytes(new.input)), new.origin) for new in runs]
     numbers: dict[str, int] = {}
-    while len(numbers) < len(runs):  # Again if an attempt whose response was lost is being committed.
+    while len(numbers) < len(runs):  # Repeated while an attempt whose response was lost is still being committed.
         found = await database.fetch(START_TOGETHER, keys, *columns(rows, 5))
         numbers = {row["key"]: row["id"] for row in found}
     return [numbers[key] for key in keys]

@@ -55,8 +55,8 @@ POSTPONED_SECONDS = 5
 
 
 _NEW = {"kind": "text", "workflow": "text", "version": "text", "input": "json", "origin": "json"}
-# Not by owner, which would read all its runs for the few that are written. The CASE hides the estimate from the
-# planner, which would expect hardly any row to match and choose a nested loop.
+# Joined by id: the index on the owner would read all its runs for the few that are written. The CASE hides the
+# estimate from the planner, which would expect hardly any row to match and choose a nested loop.
 _HELD = "r.id = w.run_id AND r.seq = w.before AND CASE WHEN coalesce(r.owner, 0) = $1 THEN r.turn < $2 END"
 
 # A run that is released while a message arrives may stay asleep, because the inbox is read before the lock is taken.
@@ -343,14 +343,14 @@ born AS (
         jobs = [(turn.run_id, work, job) for turn in turns for work, job in turn.jobs]
         owner = self._owner
         if rows := [
-            (run_id, work, *job[:-2], None if job[-2] is None else successor_json(job[-2], owner))
+            (run_id, work, *job[:-2], None if job.chain is None else successor_json(job.chain, owner))
             for run_id, work, job in jobs
-            if job[-1] is None
+            if job.keys is None
         ]:
             self._add("jobs", rows, ("bigint", "bigint", *_JOB_TYPES), _INSERT_JOBS.format(**_OPEN))
             self.news.append(_NEW_JOBS)
         if len(rows) < len(jobs):
-            keyed = [(run_id, work, *job[:-2], None, *job[-1]) for run_id, work, job in jobs if job[-1] is not None]
+            keyed = [(run_id, work, *job[:-2], None, *job.keys) for run_id, work, job in jobs if job.keys is not None]
             self._add(
                 "keyed",
                 keyed,
@@ -358,7 +358,8 @@ born AS (
                 _INSERT_JOBS.format(**_KEYED),
             )
             self.news.append(_NEW_KEYED_JOBS)
-            self.throttled_keys = sorted({row[-6] for row in keyed if row[-6] is not None})
+            named = {job.keys.concurrency_key for _, _, job in jobs if job.keys is not None}
+            self.throttled_keys = sorted(key for key in named if key is not None)
         self._add("kept", [(turn.run_id,) for turn in turns if turn.keeps_decisions], ("bigint",), _KEEP_DECISIONS)
         stops = [(turn.run_id, work) for turn in turns for work in turn.stops]
         if stops:

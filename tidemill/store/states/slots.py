@@ -22,7 +22,7 @@ async def take_slot(connection: Connection, key: str, most: int) -> None:
     while await connection.fetchval(TAKE_ANY, f"{key}:", most) is None:
         try:
             async with connection.transaction():
-                await connection.execute("SET LOCAL lock_timeout = '2s'")  # Another slot may be free by then.
+                await connection.execute("SET LOCAL lock_timeout = '2s'")  # After that, try another slot.
                 await connection.execute(WAIT_FOR, f"{key}:", random.randint(1, most))
             return
         except asyncpg.LockNotAvailableError:

@@ -23,6 +23,7 @@ from tidemill.store.states.leases import HOLDS, LAPSE, SESSIONS, LeaseHolder
 STATES_CHANNEL = "states"
 _LONGEST_NEWS = 7000
 LONGEST_PATH = 600
+CHUNK = 20_000  # rows
 
 
 class NewState(msgspec.Struct):
@@ -244,13 +245,11 @@ TAKE_LEAD = "SELECT pg_try_advisory_lock(hashtextextended($1, 7)) AS taken"
 LEAVE_LEAD = "SELECT pg_advisory_unlock(hashtextextended($1, 7))"
 
 
-async def in_chunks(
-    database: Database, statement: str, *args: Any, size: int = 20_000
-) -> AsyncIterator[list[asyncpg.Record]]:
+async def in_chunks(database: Database, statement: str, *args: Any) -> AsyncIterator[list[asyncpg.Record]]:
     """The rows of a large result in chunks, so that they need not all be in memory at once."""
     async with database.transaction(patience=30.0) as connection:
         cursor = await connection.cursor(database.sql(statement), *args)
-        while rows := await cursor.fetch(size):
+        while rows := await cursor.fetch(CHUNK):
             yield rows
 
 

@@ -118,7 +118,7 @@ async def add_dead_letters(
 async def list_dead(
     database: Database, which: DeadFilter, *, before: int | None = None, limit: int = 50, shown: int | None = None
 ) -> list[asyncpg.Record]:
-    """Dead letters, newest first, starting below an id; with `shown`, so many bytes of each payload."""
+    """Dead letters, newest first, starting below an id; with `shown`, this many bytes of each payload."""
     return await database.fetch(LIST_DEAD, *which.arguments(), limit, before, shown)
 
 
@@ -140,7 +140,7 @@ async def replay_dead(
     rate: float | None = None,
     payload: bytes | None = None,
 ) -> int:
-    """Make dead letters messages again, all at once or so many a second; returns how many.
+    """Make dead letters messages again, all at once or at a rate; returns how many.
 
     A `payload` takes the place of their own.
     """

@@ -32,6 +32,7 @@ STREAMS_CHANNEL = "streams"
 MOST_IN_ROW = 256
 MOST_BYTES = 64 * 1024
 MOST_IN_RANGE = 16 * 2**20  # bytes, rounded up to whole rows
+MOST_COUNTED = 100_000  # rows
 SPREAD = 1024  # positions per row; the view `log_message` uses the same number
 
 LOG_COLUMNS = ("topic", "keys", "headers", "payloads", "origins")
@@ -373,12 +374,12 @@ async def release_ranges(database: Database, owner: UUID) -> None:
     await database.fetch(RELEASE, owner)
 
 
-async def count_behind(database: Database, name: str, topic: str, *, most: int = 100_000) -> int:
+async def count_behind(database: Database, name: str, topic: str) -> int:
     """How many messages wait for a group, counted up to a limit of rows."""
-    row = await database.fetchrow(LAG, name, topic, most)
+    row = await database.fetchrow(LAG, name, topic, MOST_COUNTED)
     return row["behind"] if row else 0
 
 
-async def keep_log(database: Database, today: date, *, keep_days: int, days_ahead: int = 3) -> None:
+async def keep_log(database: Database, today: date, *, keep_days: int) -> None:
     """Create the log's next partitions and drop those that are too old."""
-    await keep_daily(database, "event_log", "at", today, keep_days=keep_days, days_ahead=days_ahead)
+    await keep_daily(database, "event_log", "at", today, keep_days=keep_days)

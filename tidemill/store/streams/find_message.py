@@ -103,7 +103,7 @@ class MessageAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     behind: str | None = None
     """The message that holds its key."""
     seconds: float | None = None
-    """For how long it runs, or how much longer it waits."""
+    """How long it has run, or how much longer it waits."""
     engine: str | None = None
     attempt: int = 1
 

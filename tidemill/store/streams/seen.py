@@ -8,6 +8,8 @@ from uuid import UUID
 
 from tidemill.store.database import Database, Executor
 
+FORGET_AT_ONCE = 10_000
+
 ADD_SEEN = """
 INSERT INTO tidemill.stream_seen (stream, source, id)
 SELECT $1, source, id FROM unnest($2::text[], $3::uuid[]) AS new (source, id)
@@ -52,6 +54,6 @@ async def find_seen(
     return {by_hash[row["id"]]: row["age"] for row in rows}
 
 
-async def forget_seen(database: Database, stream: str, window: float, *, most: int = 10_000) -> int:
+async def forget_seen(database: Database, stream: str, window: float) -> int:
     """Delete some of the ids that are older than the window; returns how many."""
-    return (await database.fetch(FORGET_SEEN, stream, window, most))[0]["n"]
+    return (await database.fetch(FORGET_SEEN, stream, window, FORGET_AT_ONCE))[0]["n"]

@@ -205,7 +205,7 @@ async def own_cursor(database: Database, stream: str, source: str, part: str, ow
 async def lease_cursor(
     database: Database, stream: str, source: str, part: str, owner: UUID, lease: float
 ) -> StoredCursor | None:
-    """Take over a partition's cursor for so many seconds; None if another process has it."""
+    """Take over a partition's cursor for this many seconds; None if another process has it."""
     rows = await database.fetch(OWN_CURSOR, stream, source, part, owner, lease, patience=None)
     return _cursor(rows[0]) if rows else None
 
@@ -223,7 +223,7 @@ async def move_cursor(
     part: str,
     owner: UUID,
     position: int | None,
-    note: str | None = None,
+    note: str | None,
     done: Sequence[Span] = (),
 ) -> bool:
     """Move a cursor; False if another dispatcher owns it by now."""

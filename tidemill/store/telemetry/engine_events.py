@@ -66,7 +66,7 @@ class EngineLimits(msgspec.Struct, frozen=True):
 
 
 async def read_engine_moments(
-    database: Database, since: float, until: float, limit: int, *, after: str = ""
+    database: Database, since: float, until: float, limit: int, *, after: str
 ) -> Sequence[asyncpg.Record]:
     """What has happened between two moments, oldest first; of what happened at the first one, what follows `after`."""
     return await database.fetch(READ_MOMENTS, since, until, limit, after)

@@ -21,6 +21,7 @@ from tidemill.store.streams.streams import read_status
 from tidemill.store.telemetry.history import ADD_WORK, TASK_WAIT, forget_work, work_of
 
 KEPT = 86_400.0
+RECENT = 60.0
 FORGET_AT_ONCE = 20
 
 #: Writes a sample of a host, unless another process has sampled it within the last `$4` seconds. Deletes a few old
@@ -203,7 +204,7 @@ async def leave(database: Database, place: ProcessPlace) -> None:
     await database.fetch(LEAVE, *place, patience=2.0)
 
 
-async def read_totals(database: Database, *, within: float = 60.0) -> Totals:
+async def read_totals(database: Database) -> Totals:
     """All current totals and gauges."""
     counts: dict[Key, float] = {}
     try:
@@ -216,19 +217,19 @@ async def read_totals(database: Database, *, within: float = 60.0) -> Totals:
     return Totals(
         queues=await database.fetch(QUEUE_DEPTHS),
         workers=workers[0],
-        hosts=await list_hosts(database, within=within),
-        processes=await database.fetch(LIST_PROCESSES, within),
+        hosts=await list_hosts(database, within=RECENT),
+        processes=await database.fetch(LIST_PROCESSES, RECENT),
         counts=counts,
         streams=await read_status(database),
         batches=await count_unfinished_batches(database),
     )
 
 
-async def forget_telemetry(database: Database, *, kept: float = KEPT) -> None:
+async def forget_telemetry(database: Database) -> None:
     """Delete telemetry that is no longer updated."""
     for statement, parameters in (
-        (FORGET_SAMPLES, (kept,)),
-        (FORGET_HOSTS, (kept,)),
+        (FORGET_SAMPLES, (KEPT,)),
+        (FORGET_HOSTS, (KEPT,)),
         (FORGET_PROCESSES, ()),
         (FORGET_TOTALS, ()),
     ):

@@ -26,7 +26,7 @@ def answer_of(
     contexts: Sequence[Context],
     failures: Sequence[MessageFailure | None],
     *,
-    gone: tuple[MessageFailure, ...] = (),
+    gone: tuple[MessageFailure, ...],
     live: bool,
 ) -> EngineAnswer:
     """The answer for a message. The outbox of a failed plan is dropped."""

@@ -91,7 +91,7 @@ class Breaker:
 
     def _record_probe(self, ok: bool, now: float) -> None:
         if self.state(now) == "open":
-            return  # It started before the breaker opened.
+            return  # The call started before the breaker opened.
         self._probing = max(0, self._probing - 1)
         if not ok:
             self._open(now)

@@ -35,14 +35,16 @@ from tidemill.streams.engine.context import Context, Message, OutboxTargets
 from tidemill.streams.engine.plan_runner import Breakers, RunningPlan
 from tidemill.streams.engine.plan_statistics import PlanStatistics
 from tidemill.streams.engine.route import Route, live_route, read_options, route_of
-from tidemill.streams.runner.link import MessageWork, ToDispatcher
+from tidemill.streams.runner.link import DeliveryDetails, MessageWork, ToDispatcher
 
 log = structlog.get_logger("tidemill.streams")
 
 _STRETCH = 64  # messages that a worker takes before it yields to the event loop
 _STRETCH_SECONDS = 0.1  # and for how long it takes them at most: messages that are slow to decode are no silence
-GONE = "the stream has no plan of this name any more: declare it again, and replay the message"
+GONE = "the stream no longer has a plan of this name: declare it again, and replay the message"
 SWITCHED_OFF = "the plan is switched off for this source: switch it on again, and replay the message"
+
+_NO_DETAILS = DeliveryDetails()
 
 Send = Callable[[ToDispatcher], None]
 
@@ -90,7 +92,7 @@ class Engine:
         self._backlog: deque[MessageWork] = deque()
         self._idle: list[asyncio.Future[None]] = []
         self._workers: set[asyncio.Task[None]] = set()
-        self._rousing = False
+        self._is_waking = False
         self._ok: list[int] = []
         self._answers: list[EngineAnswer] = []
         self._flushing = False
@@ -147,8 +149,8 @@ class Engine:
         """Take messages; each is answered once."""
         self._backlog.extend(work)
         self._live.extend(live)
-        if not self._rousing:
-            self._rouse()
+        if not self._is_waking:
+            self._wake_worker()
 
     def statistics(self) -> dict[str, Any]:
         """The statistics of each plan, by source."""
@@ -160,9 +162,9 @@ class Engine:
 
     # -- workers ----------------------------------------------------------------------------------
 
-    def _rouse(self) -> None:
+    def _wake_worker(self) -> None:
         """Wake one more worker, in the next iteration of the event loop."""
-        self._rousing = True
+        self._is_waking = True
         while self._idle:
             waiting = self._idle.pop()
             if not waiting.done():
@@ -176,20 +178,18 @@ class Engine:
         live, backlog = self._live, self._backlog
         loop = asyncio.get_running_loop()
         while True:
-            self._rousing = False
+            self._is_waking = False
             taken, yield_at = 0, time.monotonic() + _STRETCH_SECONDS
             while live or backlog:
                 work = live.popleft() if live else backlog.popleft()
-                extra, batches = work.extra, self._routes[work.source].only_batches
+                details, batches = work.details, self._routes[work.source].only_batches
                 try:
-                    if batches is not None and (
-                        extra is None or not (extra[2] or extra[4] or extra[6] or extra[5] > 1)
-                    ):
+                    if batches is not None and (details is None or details.is_batchable):
                         self._run_in_batch(work, batches)
                     else:
-                        if not self._rousing and (live or backlog):
-                            self._rouse()  # If this message has to wait, another worker starts the next one.
-                        has_trace = self._is_tracing or (extra is not None and extra[2])
+                        if not self._is_waking and (live or backlog):
+                            self._wake_worker()  # If this message has to wait, another worker starts the next one.
+                        has_trace = self._is_tracing or (details is not None and details.headers)
                         await (self._run_in_trace(work) if has_trace else self._run(work))
                 except Exception as error:  # noqa: BLE001 - a message without an answer would be in flight forever
                     self._answer_error(work, error)
@@ -205,11 +205,10 @@ class Engine:
 
     async def _run_in_trace(self, work: MessageWork) -> None:
         """Run one message within the trace that its headers name."""
-        extra = work.extra
-        parent = None if extra is None or not extra[2] else read_option("header:traceparent", extra[2], None)
-        attempt = 1 if extra is None else extra[5]
+        details = work.details or _NO_DETAILS
+        parent = read_option("header:traceparent", details.headers, None) if details.headers else None
         source = self._routes[work.source].source
-        with message_span(parent, self._stream.name, source, f"{work.part}:{work.position}", attempt):
+        with message_span(parent, self._stream.name, source, f"{work.part}:{work.position}", details.attempt):
             await self._run(work)
 
     def _run_in_batch(self, work: MessageWork, batches: Batched) -> None:
@@ -237,7 +236,7 @@ class Engine:
 
     def _decode(self, work: MessageWork, route: Route) -> Message | None:
         """The message with its value; answers one that cannot be decoded."""
-        value, extra = work.payload, work.extra
+        value, details = work.payload, work.details
         if route.decode is not None:
             try:
                 value = route.decode(value)
@@ -246,31 +245,29 @@ class Engine:
                 self._answer(EngineAnswer(work.ticket, "undecodable", (failure,)))
                 return None
         message = Message(self._stream.name, route.source, value, work.source < 0, work.part, work.position)
-        if extra is not None:
-            message.id, message.key, message.headers, message.at, message.deadline, message.attempt, _ = extra
+        if details is not None:
+            message.id, message.key, message.headers = details.id, details.key, details.headers
+            message.at, message.deadline, message.attempt = details.at, details.deadline, details.attempt
         return message
 
     def _answer_error(self, work: MessageWork, error: Exception) -> None:
         """What surrounds the plans of a message has failed, such as reading which plans it names."""
-        plans = (
-            work.extra[6]
-            if work.extra is not None and work.extra[6]
-            else [plan.name for plan in self._routes[work.source].plans]
-        )
+        chosen = None if work.details is None else work.details.plans
+        plans = chosen or [plan.name for plan in self._routes[work.source].plans]
         failures = tuple(failure_of(name, error) for name in plans)
         status = "failed" if failures else "undecodable"
         self._answer(EngineAnswer(work.ticket, status, failures or (failure_of("", error),)))
 
     async def _run(self, work: MessageWork) -> None:
-        route, extra = self._routes[work.source], work.extra
-        if extra is not None and extra[4] is not None and extra[4] <= time.time():
+        route, details = self._routes[work.source], work.details
+        if details is not None and details.deadline is not None and details.deadline <= time.time():
             self._answer(EngineAnswer(work.ticket, "expired"))
             return
         message = self._decode(work, route)
         if message is None:
             return
         plan = route.only_plan
-        if plan is None or (extra is not None and extra[6] is not None):
+        if plan is None or (details is not None and details.plans is not None):
             await self._run_chosen(work, route, message)
             return
         ctx = Context(message, message.value, plan.name, route.eligibilities, self._targets)
@@ -317,7 +314,7 @@ class Engine:
             added = self._contexts(work, message, more, plans, eligible)
             contexts = [*contexts, *added]
             failures = [*failures, *await self._run_together(route, more, added)]
-        gone = () if work.extra is None else self._gone(work)
+        gone = () if work.details is None else self._gone(work)
         self._answer(answer_of(work.ticket, plans, contexts, failures, gone=gone, live=work.source < 0))
 
     def _contexts(
@@ -381,8 +378,8 @@ class Engine:
         return None
 
     def _plans_of(self, work: MessageWork, route: Route, eligible: Collection[str]) -> Sequence[RunningPlan]:
-        only = None if work.extra is None else work.extra[6]
-        if only is not None:  # Also one whose eligibility was added by a plan that has succeeded since.
+        only = None if work.details is None else work.details.plans
+        if only is not None:  # Includes plans whose eligibility was added by a plan that has succeeded since.
             return [plan for plan in self._plans.values() if plan.name in only and plan.settings.serves(route.source)]
         return route.plans if eligible is route.eligibilities else self._plans_for(eligible, route.source)
 
@@ -393,7 +390,7 @@ class Engine:
 
     def _gone(self, work: MessageWork) -> tuple[MessageFailure, ...]:
         """Failures for the plans that a stored message needs and that do not run: it is not done without them."""
-        only = None if work.extra is None else work.extra[6]
+        only = None if work.details is None else work.details.plans
         if not only:
             return ()
         source, declared = self._routes[work.source].source, {plan.name for plan in self._stream.plans}

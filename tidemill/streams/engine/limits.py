@@ -28,7 +28,7 @@ class ConcurrencyLimit:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.release()  # It got its turn and does not use it.
+                self.release()  # The cancelled call got its turn and does not use it.
             raise
 
     def release(self) -> None:

@@ -88,7 +88,7 @@ async def serve(stream: Stream, end: socket.socket, end_tracing: Callable[[], No
             link.send(ToDispatcher(ready=True, trouble=""))
             await _heartbeat(engine, link, ended, GarbageCollector(stream.gc_every))
             await engine.stop()
-    if engine is not None:  # After this, the dispatcher may end the process.
+    if engine is not None:  # Sent last: the dispatcher may end the process once it has this.
         link.send(ToDispatcher(statistics=engine.statistics(), stopped=True))
     link.close()
     await asyncio.sleep(0)

@@ -41,7 +41,7 @@ class MessageIds:
     """The ids of messages: those that were finished, and those of messages that are here."""
 
     def __init__(self, sources: int, window: float, max_concurrency: int) -> None:
-        # Of each source by itself, and more than a message waits behind: none is forgotten before its duplicate's turn.
+        # Per source, and more than can wait before a message: no id is forgotten before its duplicate's turn.
         most = max(MOST_IDS, 4 * max_concurrency)
         self._seen = [RecentMessages(window, most=most) for _ in range(sources if window else 0)]
         self._under_way: dict[tuple[int, str], Delivery] = {}
@@ -73,11 +73,11 @@ class MessageIds:
             del self._under_way[delivery.source, delivery.id]
 
     def forget_all(self) -> None:
-        """No message is here any more."""
+        """No message is here now."""
         self._under_way.clear()
 
     def recall(self, index: int, ages: Mapping[str, float], now: float) -> None:
-        """Messages of a source with these ids were finished before, by any dispatcher, so many seconds ago."""
+        """Messages of a source with these ids were finished before, by any dispatcher, this many seconds ago."""
         if self._seen:
             for id, age in ages.items():
                 self._seen[index].note(id, now - age)

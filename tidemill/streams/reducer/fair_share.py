@@ -188,7 +188,11 @@ def _fill(waiting: list[tuple[Lane, int]], free: int) -> list[tuple[Lane, int]]:
     picks: list[tuple[Lane, int]] = []
     while True:
         level, reached = _water_level(left, free * slope)
-        full = [entry for entry in reached if (level - entry[0]) * entry[1].weight >= entry[2] * slope]
+        full = [
+            (start, lane, sendable)
+            for start, lane, sendable in reached
+            if (level - start) * lane.weight >= sendable * slope
+        ]
         if not full:
             break
         picks += [(lane, sendable) for _, lane, sendable in full]
@@ -196,7 +200,7 @@ def _fill(waiting: list[tuple[Lane, int]], free: int) -> list[tuple[Lane, int]]:
         left = [entry for entry in left if entry not in full]
     counts = {id(lane): int((level - start) * lane.weight / slope) for start, lane, _ in reached}
     rest = free - sum(counts.values())
-    # What is left over after rounding goes to the lanes whose next message would end first.
+    # Slots left over by rounding go to the lanes whose next message would end first.
     following = sorted(left, key=lambda entry: entry[0] + (counts.get(id(entry[1]), 0) + 1) * slope / entry[1].weight)
     for _, lane, _ in following[: max(0, rest)]:
         counts[id(lane)] = counts.get(id(lane), 0) + 1

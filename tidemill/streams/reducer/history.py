@@ -34,7 +34,7 @@ def note_loss(delivery: Delivery, why: str, engine: str, at: float, *, alone: bo
 
 def _add_attempts(delivery: Delivery, new: Sequence[FailedAttempt], at: float) -> None:
     delivery.history = [*(delivery.history or ()), *new][-MOST_HISTORY:] or None
-    delivery.arrived, delivery.for_key = at, 0.0  # What it waits from now on belongs to its next attempt.
+    delivery.arrived, delivery.for_key = at, 0.0  # Waiting from now on belongs to the next attempt.
 
 
 def _waited(delivery: Delivery, began: float) -> dict[str, float] | None:

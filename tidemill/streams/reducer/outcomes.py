@@ -52,7 +52,7 @@ class MessageOutcome(msgspec.Struct):
 
 
 def decide_outcome(
-    delivery: Delivery, failures: Sequence[MessageFailure], retry: RetryPolicy, *, stays: bool = False
+    delivery: Delivery, failures: Sequence[MessageFailure], retry: RetryPolicy, *, stays: bool
 ) -> MessageOutcome:
     """Decide which of the failed plans are retried, and when, and which are given up."""
     again: list[MessageFailure] = []

@@ -139,7 +139,7 @@ class StreamReducer:
         yield from (("in_flight", each) for each in self.flights.values())
         yield from (("committing", each) for each in self._committing.values())
         yield from (("quarantine", each) for each in self._suspects)
-        yield from (("retry", entry[2]) for entry in self._later)
+        yield from (("retry", delivery) for _, _, delivery in self._later)
         for waiting in self._waiting:
             yield from (("waiting", each) for each in waiting)
         yield from (("key", each) for each in self._keys)
@@ -155,7 +155,7 @@ class StreamReducer:
         """Choose messages for the free slots, and suspects if the quarantine engine is ready."""
         choice = Choice([], [], [])
         while self.accepting and self._later and self._later[0][0] <= now:
-            delivery = heapq.heappop(self._later)[2]
+            _, _, delivery = heapq.heappop(self._later)
             self._waiting[delivery.source].first.append(delivery)
         free = self._max - self.busy
         if quarantine and self._suspects and not self._quarantined and free > 0:
@@ -292,7 +292,7 @@ class StreamReducer:
         for ticket in tickets:
             delivery = flights.pop(ticket, None)
             if delivery is None:
-                continue  # Another engine has answered it.
+                continue  # Another engine has answered the message.
             in_flight[delivery.source] -= 1
             counts[delivery.source].done += 1
             acks.append(delivery)
@@ -387,7 +387,7 @@ class StreamReducer:
 
     def give_back(self) -> list[Delivery]:
         """Remove and return all unfinished messages; their sources will deliver them again."""
-        back = [*self.flights.values(), *self._suspects, *(entry[2] for entry in self._later)]
+        back = [*self.flights.values(), *self._suspects, *(delivery for _, _, delivery in self._later)]
         for waiting in self._waiting:
             back += waiting.clear()
         back += self._keys.clear()
@@ -405,7 +405,7 @@ class StreamReducer:
         dropped = self._keys.drop(is_lost)
         for delivery in dropped:
             self._waiting[delivery.source].size -= len(delivery.payload)
-        later = [entry[2] for entry in self._later if is_lost(entry[2])]
+        later = [delivery for _, _, delivery in self._later if is_lost(delivery)]
         for waiting in self._waiting:
             dropped += waiting.remove(is_lost)
             later += take_matching(waiting.first, is_lost)
@@ -432,7 +432,7 @@ class StreamReducer:
         """Change the part of a source's limits that this dispatcher may use."""
         limits = self.limits[index]
         if limits.awaits_part:
-            self._lanes[index].bucket = None  # Its first part begins with its burst.
+            self._lanes[index].bucket = None  # The first part of a limit begins with its burst.
         limits.qps_part, limits.concurrency_part, limits.awaits_part = rate, slots, False
         self._apply_limits(index, now)
 

@@ -225,7 +225,7 @@ class OutcomeCommitter(msgspec.Struct, eq=False, kw_only=True):
 def headers_json(delivery: Delivery) -> str | None:
     """Headers as JSON text; bytes that are not valid UTF-8 are replaced."""
     readable = {name: storable(value.decode(errors="replace")) for name, value in delivery.headers or ()}
-    if delivery.origin is not None:  # So that it is known after another attempt, too.
+    if delivery.origin is not None:  # Kept with the message, for its next attempt.
         readable.setdefault(ORIGIN_HEADER, delivery.origin)
     if not readable:
         return None

@@ -77,9 +77,7 @@ ServeStream = Callable[[Stream, LiveRequests, Database], AbstractAsyncContextMan
 class Dispatcher:
     """The work of a process that dispatches one stream."""
 
-    def __init__(
-        self, stream: Stream, database: Database, *, target: str | None = None, serve: ServeStream | None = None
-    ) -> None:
+    def __init__(self, stream: Stream, database: Database, *, target: str | None, serve: ServeStream | None) -> None:
         """`target` is the program or file that declares the stream, for its engines to load.
 
         `serve` is needed if the stream has addresses for live requests.
@@ -453,7 +451,7 @@ class Dispatcher:
         for each in commits:
             acks = self.reducer.committed(each.outcome, now)
             if not each.outcome.stays:
-                each.delivery.noted = False  # Its stored attempts were deleted together with the outcome.
+                each.delivery.noted = False  # The stored attempts were deleted together with the outcome.
             self.retries.committed(each.delivery)
             self._acks.ack(acks)
         if any(each.outcome.retry is not None for each in commits):

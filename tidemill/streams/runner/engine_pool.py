@@ -149,7 +149,7 @@ class EnginePool:
             self._suspects.set()
         elif self._suspects.is_set():
             self._suspects.clear()
-            self.quarantine.ready = False  # What was sent after the stop would not be run.
+            self.quarantine.ready = False  # Messages sent after the stop would not be run.
             self.quarantine.send(ToEngine(stop=True))
 
     def submit_live(self, work: MessageWork) -> None:
@@ -159,7 +159,7 @@ class EnginePool:
         handle.send(ToEngine(live=[work]))
 
     def where(self, ticket: int) -> tuple[str | None, float | None]:
-        """Which engine has a message, and for how many seconds; None if that is not known any more."""
+        """Which engine has a message, and for how many seconds; None if that is no longer known."""
         name = next((each.name for each in (*self.handles, self.quarantine) if ticket in each.tickets), None)
         at = bisect_left(self._sent, ticket, key=lambda sent: sent[0])
         is_known = at < len(self._sent) and (at > 0 or len(self._sent) < MOST_SENT)
@@ -203,7 +203,7 @@ class EnginePool:
         while not self._stopping:
             await self._suspects.wait()
             status = await self._run_process(self.quarantine)
-            # One that has started dies of its messages, and every such death brings the culprit nearer.
+            # An engine that has started dies of its messages, and each death narrows down the suspects.
             deaths = 0 if status == 0 else 1 if self.quarantine.has_started else deaths + 1
             if status and not self._stopping:
                 log.error("A MESSAGE ENDED ITS QUARANTINE ENGINE", why=describe_exit(status))

@@ -17,15 +17,32 @@ _LENGTH = 4
 _encode = msgspec.msgpack.Encoder().encode
 
 
+class DeliveryDetails(msgspec.Struct, array_like=True, gc=False):
+    """What most messages do not have."""
+
+    id: str | None = None
+    key: bytes | None = None
+    headers: Any = None
+    at: float = 0.0
+    deadline: float | None = None
+    attempt: int = 1
+    plans: Any = None
+
+    @property
+    def is_batchable(self) -> bool:
+        """Whether the message needs no trace, deadline, choice of plans or further attempt of its own."""
+        return not (self.headers or self.deadline or self.plans or self.attempt > 1)
+
+
 class MessageWork(msgspec.Struct, array_like=True, gc=False):
-    """A message for an engine. `extra`: (id, key, headers, at, deadline, attempt, plans), None if all are default."""
+    """A message for an engine; without `details` they have their defaults."""
 
     ticket: int
     source: int
     payload: bytes
     part: int = 0
     position: int = 0
-    extra: tuple[Any, ...] | None = None
+    details: DeliveryDetails | None = None
     eligibilities: tuple[str, ...] | None = None
 
 
@@ -127,7 +144,7 @@ def message_work(ticket: int, delivery: Delivery) -> MessageWork:
     )
     if usual:
         return MessageWork(ticket, delivery.source, delivery.payload, delivery.part, delivery.position)
-    extra = (
+    details = DeliveryDetails(
         delivery.id,
         delivery.key,
         delivery.headers,
@@ -136,4 +153,4 @@ def message_work(ticket: int, delivery: Delivery) -> MessageWork:
         delivery.attempt,
         delivery.plans,
     )
-    return MessageWork(ticket, delivery.source, delivery.payload, delivery.part, delivery.position, extra)
+    return MessageWork(ticket, delivery.source, delivery.payload, delivery.part, delivery.position, details)

@@ -20,7 +20,7 @@ from tidemill.streams.definition.stream import Stream
 from tidemill.streams.reducer.source_limits import SourceLimits
 from tidemill.streams.reducer.token_bucket import TokenBucket
 from tidemill.streams.runner.engine_pool import EnginePool
-from tidemill.streams.runner.link import MessageWork
+from tidemill.streams.runner.link import DeliveryDetails, MessageWork
 
 log = structlog.get_logger("tidemill.streams")
 
@@ -130,10 +130,10 @@ class LiveRequests:
                 )
             self._bucket.take(1, now)
         deadline = None if timeout is None else time.time() + timeout
-        extra = (None, None, tuple((headers or {}).items()) or None, time.time(), deadline, 1, None)
+        details = DeliveryDetails(headers=tuple((headers or {}).items()) or None, at=time.time(), deadline=deadline)
         try:
             async with asyncio.timeout(timeout):
-                answer = await self._send(payload, wanted, extra)
+                answer = await self._send(payload, wanted, details)
         except TimeoutError:
             raise LateError(f"no result within {timeout:g} s") from None
         return _result(answer)
@@ -157,7 +157,7 @@ class LiveRequests:
     def set_part(self, rate: float | None, now: float) -> None:
         """Change the part of the limit that this dispatcher may use."""
         if self.limits.awaits_part:
-            self._bucket = None  # Its first part begins with its burst.
+            self._bucket = None  # The first part of a limit begins with its burst.
         self.limits.qps_part, self.limits.awaits_part = rate, False
         self._apply_limits(now)
 
@@ -185,7 +185,7 @@ class LiveRequests:
         else:
             self._bucket.change(part, now, burst)
 
-    async def _send(self, payload: bytes, wanted: tuple[str, ...], extra: tuple[object, ...]) -> EngineAnswer:
+    async def _send(self, payload: bytes, wanted: tuple[str, ...], details: DeliveryDetails) -> EngineAnswer:
         for _ in range(2):
             if not self._engines.ready:
                 raise UnavailableError(f"no engine of stream {self._stream.name} is ready")
@@ -193,10 +193,10 @@ class LiveRequests:
             answer: asyncio.Future[EngineAnswer] = asyncio.get_running_loop().create_future()
             self._answers[ticket] = answer
             try:
-                self._engines.submit_live(MessageWork(ticket, -1, payload, 0, -ticket, extra, wanted))
+                self._engines.submit_live(MessageWork(ticket, -1, payload, 0, -ticket, details, wanted))
                 return await answer
             except _EngineLostError:
-                continue  # Another engine gets it once.
+                continue  # Try once more, on another engine.
             finally:
                 del self._answers[ticket]
                 self.done += 1

@@ -45,7 +45,7 @@ async def store_outbox(
     outbox: Sequence[OutboxItem],
     *,
     exact: bool,
-    states: StateWriter | None = None,
+    states: StateWriter | None,
 ) -> list[int]:
     """Store all items; returns the ids of the jobs, in their order.
 
@@ -67,7 +67,7 @@ async def store_outbox(
     for each in outbox:
         if each.kind == "event":
             await _send(database, connection, each)
-    # Last, because a written file is not rolled back: everything else that can fail has run by now.
+    # Files are written last, because they are not rolled back: everything else that can fail has run by now.
     written: dict[str, dict[str, OutboxItem]] = {}
     for each in outbox:
         if each.kind == "state":

@@ -30,7 +30,7 @@ log = structlog.get_logger("tidemill.streams")
 EVERY = 1.0
 LEASE = 4.0
 SOONEST = 0.1  # between two renewals
-TURN = 5.0  # for so long a slot that cannot be divided stays with a dispatcher
+TURN = 5.0  # seconds that a slot which cannot be divided stays with a dispatcher
 LIVE = -1  # in place of a source's index: live requests
 
 

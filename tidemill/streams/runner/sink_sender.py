@@ -198,7 +198,7 @@ class SinkSender:
     async def _close_sender(self) -> None:
         if self._sender is not None:
             sender, self._sender = self._sender, None
-            with contextlib.suppress(Exception):  # It is gone in any case.
+            with contextlib.suppress(Exception):  # The sender is replaced in any case.
                 await sender.close()
 
 

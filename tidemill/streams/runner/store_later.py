@@ -23,7 +23,7 @@ async def store_finished(
         async with database.acquire() as connection:
             await store(connection, entries)
     except BaseException as error:
-        finished += entries  # Also when cancelled: the last flush stores them.
+        finished += entries  # Put back also when cancelled: the last flush stores them.
         if not is_transient(error):
             raise
         return []

@@ -84,7 +84,7 @@ function chartsOf(periods: Period[], seconds: number) {
   const perMinute = (of: (period: Period) => number) => (period: Period) => (of(period) / period.lasts) * 60;
   return [
     { title: "Rate", unit: "per minute", ...shared, lines: [line("ended", "--run-fill", perMinute((each) => each.ended)), line("failed", "--bad-fill", perMinute((each) => each.failed))] },
-    { title: "Duration", unit: "", format: duration, ...shared, lines: [line("p99", "--accent", (each) => each.most_within ?? null), line("p50", "--run-fill", (each) => each.half_within ?? null)] },
-    { title: "Wait", unit: "", format: duration, ...shared, lines: [line("p99", "--accent", (each) => each.most_waited ?? null), line("p50", "--run-fill", (each) => each.half_waited ?? null)] },
+    { title: "Duration", unit: "", format: duration, ...shared, lines: [line("p99", "--accent", (each) => each.p99 ?? null), line("p50", "--run-fill", (each) => each.p50 ?? null)] },
+    { title: "Wait", unit: "", format: duration, ...shared, lines: [line("p99", "--accent", (each) => each.waited_p99 ?? null), line("p50", "--run-fill", (each) => each.waited_p50 ?? null)] },
   ];
 }

@@ -13,7 +13,7 @@ _TIMERS = ("Timeout", "CancelScope")
 
 
 async def limited(call: Awaitable[Any], seconds: float, problem: str) -> Any:
-    """Await a step for so many seconds; a `TimeoutError` says the problem. It stays in its task, which is its lane."""
+    """Await a step for at most this many seconds; a `TimeoutError` says the problem. It stays in its task, its lane."""
     limit: asyncio.Timeout | None = None
     try:
         async with TimeLimit(seconds) as limit:

@@ -162,7 +162,7 @@ class StepReplay:
         A step that was in one task when it received its answer has no mark of that: nothing was in between."""
         return END if operation is None or not lane.left else lane.at + 1
 
-    def may_pass(self, lane: RecordLane, kind: str, key: str, after: int = END) -> bool:
+    def may_pass(self, lane: RecordLane, kind: str, key: str, after: int) -> bool:
         """Pass a mark if it is its turn; returns whether it is. `after` is the position that it has without a mark."""
         if self.copies:
             if self._is_at_home and not self.turns.is_next(lane.name, self._position_of(lane, kind, key, after)):

@@ -165,7 +165,7 @@ class Deliveries:
                 self.add(turns)
 
     def _is_busy(self, turns: Turns, busy: set[StepKey]) -> bool:
-        if self._ready is None:  # A loop that does not show its callbacks: they are run, so many times.
+        if self._ready is None:  # A loop that does not show its callbacks: they are run this many times.
             turns.passes += 1
             return turns.passes <= _PASSES_WITHOUT_QUEUE
         if turns.key not in busy:

@@ -16,7 +16,7 @@ from tidemill.flows.runner.replay.step_replay import StepReplay, raise_recorded
 
 
 async def wait_by_record(
-    replay: StepReplay, kind: str, note: WaitAsked, *, named: bool = False, before: Callable[[], None]
+    replay: StepReplay, kind: str, note: WaitAsked, *, named: bool, before: Callable[[], None]
 ) -> Any:
     """Wait for what is recorded, or ask; returns None if the wait times out. `before` is called before it asks."""
     run, base = replay.run, note.question

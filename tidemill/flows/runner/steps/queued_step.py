@@ -93,8 +93,8 @@ def step_job(
     run: int,
     state: FlowState,
     command: RunWork,
-    priority: int | None = None,
-    origin: Origin | None = None,
+    priority: int | None,
+    origin: Origin | None,
 ) -> NewJob:
     """Create the job for a piece of work, with the priority of its run unless the step has its own."""
     work, options = state.works[command.work], _task_options(spec, priority)
@@ -168,7 +168,7 @@ class QueuedStepRun(FlowRun):
     is_durable = True
 
     def __init__(
-        self, workflow: AnyWorkflow, run: int, store: Any, post: RunPost, observer: StepObserver | None = None
+        self, workflow: AnyWorkflow, run: int, store: Any, post: RunPost, observer: StepObserver | None
     ) -> None:
         cell = StateCell(find_state_type(declared(workflow).steps))
         cell.store = store

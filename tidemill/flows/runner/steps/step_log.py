@@ -60,7 +60,7 @@ class RunStepLogs:
         return [self._log(key, lines) for key, lines in self._lines.items() if lines.fresh]
 
     def close(self) -> None:
-        """Write nothing any more. A run that is dropped is freed at once, without the garbage collector."""
+        """Stop writing. A run that is dropped is freed at once, without the garbage collector."""
         self._write = _write_nothing
 
     def _write_fresh(self) -> None:
@@ -77,22 +77,22 @@ class RunStepLogs:
 class StepLogCapture:
     """Captures the log lines of one attempt of a step; it does not keep the run in memory."""
 
-    __slots__ = ("_attempt", "_talk")
+    __slots__ = ("_attempt", "_logs")
 
-    def __init__(self, talk: RunStepLogs, work: Work) -> None:
-        self._talk = talk.weak
+    def __init__(self, logs: RunStepLogs, work: Work) -> None:
+        self._logs = logs.weak
         self._attempt = work.id, work.step, work.attempt
 
     @property
     def work(self) -> str | None:
         """The run that the step is of, in words."""
-        talk = self._talk()
-        return None if talk is None else f"run r{talk.number}"
+        logs = self._logs()
+        return None if logs is None else f"run r{logs.number}"
 
     def keep_line(self, line: bytes) -> None:
-        talk = self._talk()
-        if talk is not None:
-            talk.keep(self._attempt, line)
+        logs = self._logs()
+        if logs is not None:
+            logs.keep(self._attempt, line)
 
 
 def _write_nothing(_: list[NewStepLog]) -> None:

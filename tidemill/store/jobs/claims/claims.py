@@ -143,7 +143,7 @@ class ClaimStatements(NamedTuple):
     """For jobs that have all succeeded, and of which some are followed by others: plain claims only."""
 
 
-def claim_statements(pick: str, *, parameters: int, more: Sequence[str] = (), before: str = "") -> ClaimStatements:
+def claim_statements(pick: str, *, parameters: int, more: Sequence[str], before: str = "") -> ClaimStatements:
     """The statements that claim the jobs that `pick` selects by ctid; the last of its parameters is the worker's id.
 
     A claim also returns the columns `more`. `before` are parts of the statement that `pick` refers to. What hands over

@@ -1,6 +1,6 @@
 """Which daily partition of the history has which ids, so that a page reads one or two partitions and not a month.
 
-A past day does not change any more: its lowest and highest id are looked up once. Today, its neighbours and the default
+A past day no longer changes: its lowest and highest id are looked up once. Today, its neighbours and the default
 partition may get rows at any time: they are always read.
 """
 

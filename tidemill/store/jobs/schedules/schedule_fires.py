@@ -1,4 +1,4 @@
-"""The fires of schedules: what became of each, and those that wait for the one before."""
+"""The fires of schedules: what became of each, and those that wait for the previous one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SELECT fire, at, outcome, reason, note, job_id, run_id FROM tidemill.schedule_fi
 WHERE schedule = $1 ORDER BY id DESC LIMIT $2
 """
 
-#: Replaces the fires that wait for the one before; the scheduler looks at them at once.
+#: Replaces the fires that wait for the previous one; the scheduler looks at them at once.
 SET_WAITING = "UPDATE tidemill.schedule SET waiting = $2, check_at = now() WHERE name = $1"
 
 

@@ -310,18 +310,18 @@ async def _fire(
         for each, job, run in zip_longest(decided.start, jobs, runs)
     ]
     added = decided.waiting[-len(due) :] if due and row["overlap"] == "queue" else ()
-    notes += [FireNote(each.fire, "waiting", each.reason, "the one before is unfinished") for each in added]
-    why = "the one before is unfinished" if is_unfinished else "only one starts at a time"
+    notes += [FireNote(each.fire, "waiting", each.reason, "the previous one is unfinished") for each in added]
+    why = "the previous one is unfinished" if is_unfinished else "only one starts at a time"
     notes += [FireNote(each.fire, "skipped", each.reason, why) for each in decided.skipped]
     if planned.missed and planned.missed_last is not None:
-        note = f"{planned.missed} fires were missed: no maintenance process was there"
+        note = f"{planned.missed} fires were missed: no maintenance process was running"
         notes.append(FireNote(planned.missed_last, "missed", "catch-up", note))
     await note_fires(database, connection, name, notes)
     return Fired(name, tuple(jobs), planned.missed, runs=tuple(runs), overlapped=len(decided.skipped))
 
 
 def _next_check(now: float, last_fire: float | None) -> float:
-    """In how many seconds to look again whether the one before has ended: the longer it runs, the later."""
+    """In how many seconds to look again whether the previous one has ended: the longer it runs, the later."""
     return min(LONGEST_CHECK, max(SHORTEST_CHECK, (now - (last_fire or now)) * CHECK_SHARE))
 
 

@@ -49,8 +49,8 @@ export function Queues() {
                 <td className="num"><Count value={queue.throttled} to={`/jobs?queue=${encodeURIComponent(queue.name)}&state=throttled`} /></td>
                 <td className="num"><Count value={queue.no_worker} to={`/jobs?queue=${encodeURIComponent(queue.name)}&state=no_worker`} /></td>
                 <td className="num"><Duration seconds={queue.oldest} /></td>
-                <td className="num nowrap"><Duration seconds={queue.half_within} atMost /></td>
-                <td className="num nowrap"><Duration seconds={queue.most_within} atMost /></td>
+                <td className="num nowrap"><Duration seconds={queue.waited_p50} atMost /></td>
+                <td className="num nowrap"><Duration seconds={queue.waited_p99} atMost /></td>
                 <td className="num">
                   <Link to="/workers">{count(queue.workers)}</Link>
                 </td>

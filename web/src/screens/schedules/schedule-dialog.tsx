@@ -59,7 +59,7 @@ export function ScheduleDialog({ onClose }: { onClose: () => void }) {
           </select>
         </label>
         <label>
-          <span>While the one before is unfinished</span>
+          <span>While the previous one is unfinished</span>
           <select className="select" value={overlap} onChange={(event) => setOverlap(event.target.value)}>
             <option value="allow">start it all the same</option>
             <option value="skip">skip the fire</option>

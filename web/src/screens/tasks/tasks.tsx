@@ -55,8 +55,8 @@ export function Tasks() {
                   <td className="num"><Count value={task.failed} to={`/jobs?task=${encodeURIComponent(task.name)}&state=failed`} /></td>
                   <td className="num">{task.failed ? `${((task.failed / task.ended) * 100).toFixed(1)}%` : <span className="faint">0%</span>}</td>
                   <td className="num nowrap"><Duration seconds={task.ended ? task.seconds / task.ended : null} /></td>
-                  <td className="num nowrap"><Duration seconds={task.half_within ?? null} atMost /></td>
-                  <td className="num nowrap"><Duration seconds={task.most_within ?? null} atMost /></td>
+                  <td className="num nowrap"><Duration seconds={task.p50 ?? null} atMost /></td>
+                  <td className="num nowrap"><Duration seconds={task.p99 ?? null} atMost /></td>
                   <td className="num nowrap"><Duration seconds={task.seconds} /></td>
                 </tr>
               ))}
