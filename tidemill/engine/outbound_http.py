@@ -15,6 +15,7 @@ a host that this machine resolves to a refused address is refused there too.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import ipaddress
 import re
@@ -41,6 +42,7 @@ REDIRECTS = 5
 MOST_BYTES = 64 << 20
 _PORTS = {"http": 80, "https": 443}
 _AS_GET = (301, 302, 303)
+_CHARSET = re.compile(r"charset=[\"']?([\w.:-]+)", re.IGNORECASE)
 _PLAIN_PATH = "!#$%&'()*+,/:;=?@[]~"
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 #: Not public, though `ipaddress` may say so: metadata services, NAT64 for local use, site-local addresses.
@@ -69,7 +71,17 @@ class HttpAnswer(msgspec.Struct, frozen=True):
     """By their names in lower case."""
 
     def text(self, most: int | None = None) -> str:
-        return self.body[:most].decode(errors="replace").strip()
+        """The beginning of the body, as a message shows it."""
+        return self.decoded()[:most].strip()
+
+    def decoded(self, default: str = "utf-8") -> str:
+        """The body as text, in the encoding that the server names."""
+        named = _CHARSET.search(self.headers.get("content-type", ""))
+        try:
+            encoding = codecs.lookup(named[1] if named else default).name
+            return self.body.decode("utf-8-sig" if encoding == "utf-8" else encoding, errors="replace")
+        except LookupError:
+            return self.body.decode(errors="replace")
 
 
 class AllowedHosts(msgspec.Struct, frozen=True):

@@ -51,6 +51,9 @@ def send_mail(
             f"the certificate of {server} is not trusted: {error.verify_message}. Nothing was sent. If it is the right "
             "server, give its certificate, or that of its authority, as `ca`"
         ) from error
+    except smtplib.SMTPResponseException as error:
+        said = error.smtp_error.decode(errors="replace") if isinstance(error.smtp_error, bytes) else error.smtp_error
+        raise OutboundMailError(f"{server} did not accept the mail: {error.smtp_code} {said}") from error
     except (OSError, smtplib.SMTPException, UnicodeError) as error:
         raise OutboundMailError(f"{server} did not accept the mail: {error}") from error
 

@@ -136,6 +136,8 @@ def test_the_usual_names_of_connectors_are_understood(connector: str) -> None:
         ("hardwired", {"json": "{{1 + 1}}"}, True),
         ("hardwired", {"json": "[{{1 + 1}}"}, False),
         ("hardwired", {"json": "{not"}, False),
+        ("hardwired", {"json": "high water"}, False),
+        ("hardwired", {"json": '"high water"'}, True),
         ("http", {"url": "https://example.org", "json_body": '{"a": {{1 + 1}}, "b": "{{1 + 1}} x"}'}, True),
         ("http", {"url": "https://example.org", "json_body": "{a: 1}"}, False),
         ("http", {"url": "https://example.org", "json_body": "{a: 1}", "body_mode": "none"}, True),
@@ -265,3 +267,16 @@ def test_the_folder_of_states_is_one_and_written_out() -> None:
     for written in (scanned("{{$env.HOME}}"), {**STAGES, "stateRoot": "{{$env.HOME}}"}):
         with pytest.raises(ConfigError, match="cannot be an expression: write its path"):
             parse_workflow(written, "f")
+
+
+@pytest.mark.parametrize(("type", "field"), [("if", "condition"), ("transform", "expression")])
+@pytest.mark.parametrize("text", ["{{$.a.n}} > 3", "'{{$.a.word}}' === 'hi'", "{{$.a.n > 1}} && {{$.a.n < 9}}"])
+def test_an_expression_with_braces_around_a_part_of_it_is_refused(type: str, field: str, text: str) -> None:
+    (problem,) = find_problems(flow({**node("start"), "name": "a"}, node(type, **{field: text})), "f")
+    assert problem.place[-1] == field
+    assert problem.problem.endswith("write all of it without {{ }}, or all of it in one pair of them")
+
+
+def test_an_id_that_is_no_text_is_named_as_such() -> None:
+    first, *_ = find_problems(flow({**node("start"), "id": 1}), "f")
+    assert (first.place, first.problem) == (("nodes", 0, "id"), "a node has an id, which is a text")

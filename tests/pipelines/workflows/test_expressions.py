@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from tidemill.pipelines.workflows.expressions.javascript import ExpressionError, evaluate, fill
+from tidemill.pipelines.workflows.expressions.javascript import ExpressionError, evaluate, fill, is_true
 
 CONTEXT = {
     "rd": {"content": "Hello, tides", "n": 3, "none": None},
@@ -133,6 +133,20 @@ def test_a_field_of_a_json_file_that_is_cut_off_is_an_error_and_its_text_is_stil
     assert evaluate("$.src.content.length + $.src.content[2] + $.src.content.slice(0, 2)", context) == '13t{"'
     assert evaluate("`<${$.src.content}>`", context) == f"<{context['src']['content']}>"
     assert evaluate("$.txt.content.title ?? 'none'", context) == "none"
+
+
+def test_a_field_that_json_lacks_is_missing_also_where_old_javascript_has_a_function_of_its_name() -> None:
+    context = {"item": {"content": '{"title": "Ebb"}', "path": "in/1.json"}}
+    for name in ("link", "anchor", "sub", "big", "small", "bold"):
+        assert evaluate(f"$.item.content.{name} ?? 'none'", context) == "none"
+        with pytest.raises(ExpressionError, match="it has no value"):
+            evaluate(f"$.item.content.{name}", context)
+
+
+def test_an_expression_may_end_as_a_statement_does() -> None:
+    assert evaluate("$.rd.n; ", CONTEXT) == fill("{{ $.rd.n; }}", CONTEXT) == 3
+    assert fill("n = {{$.rd.n;}};", CONTEXT) == "n = 3;"
+    assert is_true("$.rd.n > 2;", CONTEXT)
 
 
 def test_braces_inside_an_expression_belong_to_it() -> None:

@@ -18,7 +18,7 @@ import uvloop
 from tests.support.mail_server import mail_server
 from tests.support.pipelines import held, put, tree, update
 from tests.support.receiver import Request
-from tests.support.workflow_runs import asked, chain, keep_credentials, node, run, staged
+from tests.support.workflow_runs import asked, chain, keep_credentials, node, run, run_file, staged
 from tidemill.core.errors import ConfigError
 from tidemill.engine.secrets.environment import allow_env
 from tidemill.pipelines.workflows import parse_workflow
@@ -398,3 +398,25 @@ def test_what_an_http_node_sends_is_filled_in_also_where_it_is_no_text() -> None
         run(node("h", "http", url=url, method="POST", headers=form, body_fields=fields), payload={"k": "v"})
         assert found[-1].body == b"a=true&b=%7B%22k%22%3A+%22v%22%7D"
         assert (found[-1].headers["a"], found[-1].headers["b"]) == ("true", '{"k": "v"}')
+
+
+def test_the_items_of_a_hardwired_node_may_be_json_that_an_expression_writes() -> None:
+    with asked((200, b'[{"name": "ebb {{1 + 1}}"}, {"name": "flow"}]')) as (url, _):
+        made = run(
+            node("get", "http", url=url),
+            node("each", "hardwired", json="{{JSON.stringify($.get.body)}}"),
+            node("name", "transform", expression="$.each.name"),
+        )
+    assert made["name"] == [{"result": "ebb {{1 + 1}}"}, {"result": "flow"}]
+
+
+def test_a_connection_that_is_there_twice_passes_its_items_once() -> None:
+    data = chain(node("rows", "hardwired", json="[1, 2]"), node("row", "transform", expression="$.rows"))
+    data["connections"] *= 2
+    assert run_file(data)["row"] == [{"result": 1}, {"result": 2}]
+
+
+def test_a_command_that_fails_without_a_word_of_its_own_ends_with_its_code() -> None:
+    for command, told in (("exit 4", "ended with 4$"), ("echo no tide; exit 4", "ended with 4: no tide$")):
+        with pytest.raises(ConfigError, match=told):
+            run(node("c", "run_command", command=command))

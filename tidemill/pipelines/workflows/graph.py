@@ -162,7 +162,9 @@ def read_graph(data: Mapping[str, Any], *, is_pipeline: bool) -> Graph:
         for end in (source, target):
             if end not in nodes:
                 raise ConfigError(f"connections[{at}]: there is no node {end!r}")
-        links.append(NodeLink(str(source), str(target), str(entry.get("sourceConnectorId") or "")))
+        link = NodeLink(str(source), str(target), str(entry.get("sourceConnectorId") or ""))
+        if link not in links:
+            links.append(link)
     return Graph(nodes, links)
 
 

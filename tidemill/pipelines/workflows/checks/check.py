@@ -138,7 +138,8 @@ def _entry_problems(node: Any, at: int, ids: dict[str, int], names: dict[str, in
     for field in ("id", "typeId"):
         if not isinstance(node.get(field), str) or not node[field]:
             yield WorkflowProblem(
-                (*place, field) if field in node else place, f"a node has an {field}".replace("an t", "a t")
+                (*place, field) if field in node else place,
+                f"a node has {'an id' if field == 'id' else 'a typeId'}, which is a text",
             )
     if isinstance(id, str) and id in ids:
         yield WorkflowProblem((*place, "id"), f"two nodes have the id {id!r}")

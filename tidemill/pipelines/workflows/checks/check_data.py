@@ -23,6 +23,7 @@ from tidemill.pipelines.workflows.checks.kinds import (
 from tidemill.pipelines.workflows.checks.problem import WorkflowProblem
 from tidemill.pipelines.workflows.expressions.javascript import (
     ExpressionError,
+    alone_in,
     bare,
     check_expression,
     expressions_in,
@@ -101,7 +102,7 @@ def json_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterator[W
     text = data.get(field)
     if not isinstance(text, str) or not text.strip():
         return
-    if type == "hardwired" and (text.lstrip()[0] not in "[{" or text.lstrip().startswith("{{")):
+    if type == "hardwired" and alone_in(text) is not None:
         return
     if type == "http" and data.get("body_mode") not in (None, "", "json"):
         return
@@ -172,10 +173,12 @@ def expression_problems(type: str, data: Mapping[str, Any], place: Path, roots: 
         if is_open(value):
             yield WorkflowProblem((*place, name), "a {{ has no }}; the text {{ itself is written as {{'{{'}}")
             continue
-        if (type, name) in _BARE and isinstance(value, str) and value.strip():
-            found: Iterable[str] = [bare(value)]
-        else:
-            found = expressions_in(value)
+        try:
+            is_bare = (type, name) in _BARE and isinstance(value, str) and value.strip()
+            found = [bare(value)] if is_bare else expressions_in(value)
+        except ExpressionError as error:
+            yield WorkflowProblem((*place, name), str(error))
+            continue
         for text in found:
             message = _wrong_with(text, roots) or _exposed(type, name, text)
             if message is not None:

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from tidemill.pipelines.workflows import node_types as _builtin  # noqa: F401 - registers them
+from tidemill.pipelines.workflows.node_types.http import BODY_MODES, METHODS
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS
 from tidemill.pipelines.workflows.questions import ASKING
 
@@ -153,12 +154,12 @@ FIELDS: dict[str, Fields] = {
     "http": {
         "url": _text("The address: https://example.org/{{$.entity.id}}"),
         "method": {
-            "enum": ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"],
+            "enum": list(METHODS),
             "default": "GET",
             "description": "The method of the request.",
         },
         "headers": {**_FIELDS, "description": "Headers: a list of {name, value}."},
-        "body_mode": {"enum": ["none", "json", "fields"], "description": "What is sent; by default what is given."},
+        "body_mode": {"enum": list(BODY_MODES), "description": "What is sent; by default what is given."},
         "json_body": {"description": "The body as JSON; each {{…}} stays one value.", "format": "textarea"},
         "body_fields": {**_FIELDS, "description": "The fields of the body."},
         "timeout": _number("How many seconds an answer may take.", default=30, minimum=1),

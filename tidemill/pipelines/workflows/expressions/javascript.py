@@ -35,6 +35,8 @@ MOST_FILLED = 50_000_000  # characters of a text with its values
 KEPT = 500  # compiled expressions per thread
 MOST_ENDS = 50  # places at which a {{ may end
 
+_ENDING = "; \t\r\n"
+
 _ROOT = re.compile(
     r"(?<![\w$])(?<![\w$)\]]\.)\$(?:\s*(?:\?\.|\.)\s*([^\W\d][\w$]*)|\s*(?:\?\.)?\[\s*(['\"])(.*?)\2\s*\]|)"
 )
@@ -45,6 +47,23 @@ _SECRET = re.compile(r"(?<![\w.])\$(env|credentials)\b(?:\.([A-Za-z_][\w-]*)|\[\
 #: Names that expressions may use beside `$`.
 NAMES = ("$env", "$credentials", "$params", "output_path", "codeHash", "currentCodeHash")
 
+#: Methods of texts that write old HTML: a field of this name that JSON lacks is missing, and no function.
+_LEGACY = [
+    "anchor",
+    "big",
+    "blink",
+    "bold",
+    "fixed",
+    "fontcolor",
+    "fontsize",
+    "italics",
+    "link",
+    "small",
+    "strike",
+    "sub",
+    "sup",
+]
+
 #: Freezes what JavaScript brings along, so that no expression changes it for another; then makes `compile` and `run`.
 _PRELUDE = (
     """
@@ -52,6 +71,7 @@ _PRELUDE = (
   "use strict";
   const parse = JSON.parse, write = JSON.stringify, Code = Function;
   const own = Object.prototype.hasOwnProperty, words = String.prototype;
+  for (const name of LEGACY) delete words[name];
   const asText = ['toJSON', 'toString', 'valueOf', Symbol.toPrimitive];
   const broken = (text, path, error) => new Proxy({}, {
     get(_, key) {
@@ -97,7 +117,7 @@ _PRELUDE = (
     return value;
   };
   JSON.stringify = (value, by, space) => write(small(value), Array.isArray(by) ? long(by) : by, space);
-  const compile = (text) => Code('$', NAMES, '"use strict"; return (\\n' + text + '\\n);');
+  const compile = (text) => Code('$', NAMES, '"use strict"; return (\\n' + text.replace(/[;\\s]+$/, '') + '\\n);');
   const run = (code, context, names) => {
     const value = code(enter(parse(context)), ...parse(names));
     if (value === undefined) return 0;
@@ -130,6 +150,7 @@ LIMITS
   return (wanted) => (wanted === 'run' ? run : compile);
 })()
 """.replace("LIMITS", LIMITS)
+    .replace("LEGACY", json.dumps(_LEGACY))
     .replace("NAMES", ", ".join(f"'{name}'" for name in NAMES))
     .replace("MOST", str(MOST_PARTS))
 )
@@ -197,7 +218,7 @@ def evaluate(text: str, context: Mapping[str, Any], **names: Any) -> Any:
 
 def is_true(text: str, context: Mapping[str, Any], **names: Any) -> bool:
     """Whether a condition holds, as JavaScript decides it: undefined, null, 0, NaN and "" do not."""
-    return bool(evaluate(f"!!(\n{text}\n)", context, **names))
+    return bool(evaluate(f"!!(\n{text.rstrip(_ENDING)}\n)", context, **names))
 
 
 #: Why an expression has no value, by the number that JavaScript returns then.
@@ -371,8 +392,10 @@ def shown(value: Any) -> str:
 
 
 def bare(text: str) -> str:
-    """An expression without surrounding braces."""
+    """An expression without surrounding braces; an error where only parts of it have them."""
     alone = alone_in(text)
+    if alone is None and find_holes(text):
+        raise ExpressionError(f"{_short(text)}: write all of it without {{{{ }}}}, or all of it in one pair of them")
     return text if alone is None else alone
 
 

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from html import escape
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote, urlsplit
 
 from tidemill.core.codec import MASK
 from tidemill.engine.secrets.credentials import read_credentials
 from tidemill.engine.secrets.environment import allowed_env
-from tidemill.pipelines.workflows.expressions.javascript import bare, current_names, expressions_in, names_in, naming
+from tidemill.pipelines.workflows.expressions.javascript import current_names, expressions_in, names_in, naming
 from tidemill.pipelines.workflows.nodes import Node, NodeError
 
 #: The credential of a kind of node that names none.
@@ -36,7 +38,7 @@ def credential_names(nodes: Iterable[Node]) -> set[str]:
             found.add(str(node.data["credentialName"]))
         elif node.type in DEFAULT_CREDENTIALS and not (node.data.get("url") or node.data.get("urlVariable")):
             found.add(DEFAULT_CREDENTIALS[node.type])
-        texts = [*expressions_in(node.data), *(bare(each) for each in node.data.values() if isinstance(each, str))]
+        texts = [*expressions_in(node.data), *(each for each in node.data.values() if isinstance(each, str))]
         found |= {name for text in texts for name in names_in(text, "credentials") if name is not None}
     return found
 
@@ -55,7 +57,10 @@ async def with_names(credentials: Collection[str], **names: Any) -> AsyncIterato
 def masked(value: Any, credentials: Mapping[str, Mapping[str, str]]) -> Any:
     """A value in which every secret of these credentials is masked, also as it is sent: encoded."""
     secrets = {form for held in credentials.values() for form in _forms(held)}
-    return _masked(value, sorted(secrets, key=len, reverse=True)) if secrets else value
+    if not secrets:
+        return value
+    longest_first = "|".join(map(re.escape, sorted(secrets, key=len, reverse=True)))
+    return _masked(value, re.compile(longest_first, re.IGNORECASE))  # The name of a host, for one, is written small.
 
 
 def excerpt(text: str, most: int) -> str:
@@ -64,13 +69,17 @@ def excerpt(text: str, most: int) -> str:
 
 
 def _forms(held: Mapping[str, str]) -> Iterator[str]:
-    """The values of a credential as they may come back: plain, in JSON, in an address, in base64, as a basic login."""
+    """The values of a credential as they may come back.
+
+    Plain, in JSON, in Python, in HTML, in an address, in base64, as a basic login.
+    """
     user = held.get("username") or held.get("user")
     if user:
         yield _base64(f"{user}:{held.get('password', '')}")
     for text in _secrets(held):
         if len(text) >= SHORTEST_MASKED:
-            yield from (text, quote(text, safe=""), quote_plus(text), _base64(text))
+            yield from (text, quote(text, safe=""), quote_plus(text), _base64(text), repr(text)[1:-1])
+            yield from (escape(text, quote=is_quoted) for is_quoted in (True, False))
             yield from (json.dumps(text, ensure_ascii=is_ascii)[1:-1] for is_ascii in (True, False))
 
 
@@ -91,11 +100,9 @@ def _base64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def _masked(value: Any, secrets: list[str]) -> Any:
+def _masked(value: Any, secrets: re.Pattern[str]) -> Any:
     if isinstance(value, str):
-        for secret in secrets:
-            value = value.replace(secret, MASK)
-        return value
+        return secrets.sub(MASK, value)
     if isinstance(value, Mapping):
         return {_masked(key, secrets): _masked(each, secrets) for key, each in value.items()}
     return [_masked(each, secrets) for each in value] if isinstance(value, list | tuple) else value

@@ -55,7 +55,8 @@ async def run_command(data: dict[str, Any], item: dict[str, Any]) -> Any:
         "returnCode": ended.status,
     }
     if ended.status != 0 and not data.get("mayFail"):
-        raise ConfigError(f"the command ended with {ended.status}: {excerpt(made['stderr'], 500)}")
+        said = excerpt(made["stderr"], 500) or excerpt(made["stdout"], 500)
+        raise ConfigError(f"the command ended with {ended.status}{said and f': {said}'}")
     return made
 
 

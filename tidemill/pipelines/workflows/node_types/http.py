@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
@@ -19,29 +20,44 @@ from tidemill.pipelines.workflows.nodes import credential_of, node_type, number_
 
 PATIENCE = 30.0
 _FORM = "application/x-www-form-urlencoded"
+_DECLARED = re.compile(rb"\s*<\?xml[^>]*?encoding=[\"']([\w.:-]+)")
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
+BODY_MODES = ("none", "json", "fields")
 
 
 @node_type("http", raw=("json_body",))
 def http(data: dict[str, Any], item: dict[str, Any]) -> Any:
     """Sends an HTTP request; `error` says why it failed, if it did."""
-    url = str(data["url"])
+    url, method = str(data["url"]), _one_of(data, "method", METHODS) or "GET"
     headers = {"User-Agent": "tidemill", **_authorization(data)}
     headers |= {name: shown(value) for name, value in pairs(data.get("headers"), "headers").items()}
+    if broken := next((name for name, value in headers.items() if re.search(r"[\r\n\0]", name + value)), None):
+        raise ConfigError(f"field 'headers': {broken.split()[0]} has a line break, which no header can hold")
     body = _body(data, item, headers)
     timeout = number_of(data, "timeout", PATIENCE)
     made: dict[str, Any] = {"status": None, "statusText": "", "headers": {}, "body": None, "url": url}
     try:
-        answer = fetch(str(data.get("method") or "GET").upper(), url, body, headers, timeout=timeout)
+        answer = fetch(method, url, body, headers, timeout=timeout)
     except RefusedAddressError as error:
         raise ConfigError(str(error)) from error
     except OutboundHttpError as error:
         return _failed({**made, "error": str(error)}, data)
     made |= {"status": answer.status, "statusText": answer.reason, "headers": answer.headers, "body": _content(answer)}
     if answer.status >= 300:
-        return _failed(
-            {**made, "error": f"{site_of(url)} answered {answer.status}: {excerpt(answer.text(), 200)}"}, data
-        )
+        return _failed({**made, "error": _refusal(url, answer)}, data)
     return made
+
+
+def _refusal(url: str, answer: HttpAnswer) -> str:
+    return f"{site_of(url)} answered {answer.status}: {excerpt(answer.text(), 200)}"
+
+
+def _one_of(data: Mapping[str, Any], field: str, known: Collection[str]) -> str | None:
+    """The value of a field, which an expression may have given."""
+    given = data.get(field) or None
+    if given is not None and given not in known:
+        raise ConfigError(f"field {field!r}: {given!r} is not one of {', '.join(known)}")
+    return given
 
 
 def _failed(made: dict[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,23 +70,42 @@ def _failed(made: dict[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
 @node_type("rss", expands=True)
 def rss(data: dict[str, Any], item: dict[str, Any]) -> Any:
     """Reads the entries of a feed, each as an item."""
-    made = http({"url": data["url"], "credentialName": data.get("credentialName")}, item)
-    text = str(made["body"])
+    url = str(data["url"])
+    try:
+        answer = fetch("GET", url, None, {"User-Agent": "tidemill", **_authorization(data)}, timeout=PATIENCE)
+    except OutboundHttpError as error:
+        raise ConfigError(str(error)) from error
+    if answer.status >= 300:
+        raise ConfigError(_refusal(url, answer))
+    declared = _DECLARED.match(answer.body)
+    text = answer.decoded(declared[1].decode() if declared else "utf-8").strip()
     if "<!ENTITY" in text:
         raise ConfigError("the feed declares entities: it is rejected as unsafe")
     try:
         root = ElementTree.fromstring(text)  # noqa: S314 - safe without entities
     except ElementTree.ParseError as error:
-        raise ConfigError(f"{site_of(str(data['url']))} answered with something that is not a feed: {error}") from error
-    return [
-        {child.tag.rpartition("}")[2]: (child.text or child.get("href") or "").strip() for child in entry}
-        for entry in root.iter()
-        if entry.tag.rpartition("}")[2] in ("item", "entry")
-    ]
+        raise ConfigError(f"{site_of(url)} answered with something that is not a feed: {error}") from error
+    return [_entry(each) for each in root.iter() if each.tag.rpartition("}")[2] in ("item", "entry")]
+
+
+def _entry(entry: ElementTree.Element) -> dict[str, str]:
+    """The fields of an entry. The feed's own come before those of extensions, such as `itunes:title`."""
+    made: dict[str, str] = {}
+    space = entry.tag.rpartition("}")[0]
+    for child in sorted(
+        entry, key=lambda each: (each.get("rel", "alternate") != "alternate", each.tag.rpartition("}")[0] != space)
+    ):
+        name = child.tag.rpartition("}")[2]
+        text = "".join(child.itertext()).strip() if name == "content" else (child.text or "").strip()
+        inner = next((each.text for each in child if each.text), "")  # The name of an author.
+        made[name] = made.get(name) or text or child.get("href") or child.get("url") or inner.strip()
+    return made
 
 
 def _body(data: Mapping[str, Any], item: Mapping[str, Any], headers: dict[str, str]) -> bytes | None:
-    mode = data.get("body_mode") or ("json" if data.get("json_body") else "fields" if data.get("body_fields") else None)
+    mode = _one_of(data, "body_mode", BODY_MODES) or (
+        "json" if data.get("json_body") else "fields" if data.get("body_fields") else None
+    )
     if mode is None:
         body = data.get("body")
         return None if body is None else body.encode() if isinstance(body, str) else json.dumps(body).encode()
@@ -111,7 +146,7 @@ def _authorization(data: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _content(answer: HttpAnswer) -> Any:
-    text = answer.text()
+    text = answer.decoded()
     try:
         return json.loads(text)
     except ValueError:

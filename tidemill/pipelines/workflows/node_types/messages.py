@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from email.errors import MessageError
 from email.message import EmailMessage
 from typing import Any
 
@@ -75,8 +76,13 @@ def _mail(held: Mapping[str, str], title: str, message: str) -> list[str]:
         raise ConfigError(f"the credential's port is a number, and not {port[:40]!r}")
     mail = EmailMessage()
     mail["Subject"] = " ".join(title.split())
-    mail["From"] = " ".join((held.get("sender") or f"tidemill@{held['server']}").split())
-    mail["To"] = " ".join(held["to"].split())
+    sender, receivers = (
+        " ".join(each.split()) for each in (held.get("sender") or f"tidemill@{held['server']}", held["to"])
+    )
+    try:
+        mail["From"], mail["To"] = sender, receivers
+    except (LookupError, ValueError, MessageError) as error:
+        raise ConfigError(f"the credential's sender and to are addresses: {sender}, {receivers}") from error
     mail.set_content(message)
     tls = str(held.get("tls", "")).lower() in ("1", "true", "yes")
     try:

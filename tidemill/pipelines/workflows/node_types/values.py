@@ -8,7 +8,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tidemill.core.errors import ConfigError
-from tidemill.pipelines.workflows.expressions.javascript import Hole, bare, evaluate, fill, find_holes, is_true, shown
+from tidemill.pipelines.workflows.expressions.javascript import (
+    Hole,
+    alone_in,
+    bare,
+    evaluate,
+    fill,
+    find_holes,
+    is_true,
+    shown,
+)
 from tidemill.pipelines.workflows.nodes import node_type
 
 
@@ -32,10 +41,14 @@ def scheduled(data: dict[str, Any], item: dict[str, Any]) -> Any:
 def hardwired(data: dict[str, Any], items: list[dict[str, Any]]) -> Any:
     """Returns its literal items."""
     context = {"items": items, **(items[0] if items else {})}
-    value = data.get("items", data.get("value", data.get("json")))
-    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{") and value.lstrip()[:2] != "{{":
+    value = data.get("items", data.get("value"))
+    is_json = value is None
+    if is_json:
+        value = data.get("json")
+    if isinstance(value, str) and (is_json or value.lstrip()[:1] in ("[", "{")) and alone_in(value) is None:
         return fill_json(value, context)
-    return fill(value, context)
+    made = fill(value, context)
+    return _parsed(made) if is_json and isinstance(made, str) else made
 
 
 @node_type("set")
@@ -91,8 +104,12 @@ def _read_json(text: str, value_of: Callable[[Hole], Any]) -> Any:
         value = value_of(hole)
         parts.append(json.dumps(shown(value))[1:-1] if in_string else json.dumps(value))
         at = hole.end
+    return _parsed("".join([*parts, text[at:]]))
+
+
+def _parsed(text: str) -> Any:
     try:
-        return json.loads("".join([*parts, text[at:]]))
+        return json.loads(text)
     except ValueError as error:
         raise ConfigError(f"this is not JSON: {error}") from error
 
