@@ -19,9 +19,10 @@ import os
 from pathlib import Path
 
 from apps.autoblog.page import blog_page
+from apps.autoblog.reading import PICTURE, is_log, is_picture, read_log
 from apps.autoblog.site import escape_markdown, read_post, write_feed, write_index, write_page
 from apps.autoblog.voice import find_voice, read_aloud
-from apps.autoblog.writing import PICTURE, compose, describe_writer, is_log, is_picture, read_log, speak, summarise
+from apps.autoblog.writing import compose, describe_writer, speak, summarise
 from tidemill import App
 from tidemill.pipelines import SKIP, File, Pipeline
 
@@ -46,7 +47,7 @@ async def summary(entity, files, writer):
     """What happened on a day, in a few sentences; the pictures of the day follow."""
     pictures = [file.name for file in files if is_picture(file.name)]
     logs = [read_log(file.name, file.text()) for file in files if is_log(file.name)]
-    if not logs and not pictures:
+    if not any(logs) and not pictures:
         return SKIP  # Nothing of this day can be shown: the other days still have a site.
     entity.note(f"{len(logs)} logs, written by {writer}")
     return await summarise(entity.date, logs, writer, pictures)

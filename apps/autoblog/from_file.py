@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from apps.autoblog.reading import read_log
 from apps.autoblog.writing import compose, describe_writer, summarise
 from tidemill import App
 from tidemill.pipelines import load_workflow, transform
@@ -11,7 +12,7 @@ from tidemill.pipelines import load_workflow, transform
 
 @transform("claude_summarize")
 async def summarise_day(entity, files):
-    return await summarise(entity.date, [file.text() for file in files], describe_writer())
+    return await summarise(entity.date, [read_log(file.name, file.text()) for file in files], describe_writer())
 
 
 @transform("claude_blog")

@@ -37,6 +37,7 @@ h2 { font-size: 1.25rem; margin: 2rem 0 .5rem }
 h1 + time { display: block; margin-bottom: 1.5rem }
 ul { padding-left: 1.2rem } li { margin: .35rem 0 }
 .lead { font-size: 1.15rem; color: var(--soft) }
+article > p:last-child > em:only-child { color: var(--soft); font-size: .875rem }
 .posts { list-style: none; padding: 0 } .posts li { border-bottom: 1px solid var(--line); padding: 1.1rem 0; margin: 0 }
 .posts a { font-size: 1.2rem; font-weight: 600; text-decoration: none }
 .posts p { margin: .25rem 0 0; color: var(--soft) }

@@ -19,15 +19,14 @@ from markdown_it import MarkdownIt
 from markdown_it.common.utils import escapeHtml
 
 from apps.autoblog.logs import write_history
+from apps.autoblog.reading import is_log, read_log
 from apps.autoblog.site import escape_markdown, plain_text, read_post, write_feed, write_index, write_page
 from apps.autoblog.voice import read_aloud
 from apps.autoblog.writing import (
     OFFLINE,
     compose,
     describe_writer,
-    is_log,
     pick_sentences,
-    read_log,
     speak,
     split_sentences,
     summarise,
@@ -110,7 +109,7 @@ def test_a_model_that_refuses_is_told_with_what_it_said(model: Model, monkeypatc
 
 async def test_without_a_key_every_sentence_is_one_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     assert describe_writer() == OFFLINE
-    picked = pick_sentences(LOG, 5)
+    picked = pick_sentences(read_log("a.log", LOG), 5)
     assert picked == ["The importer was restarted.", "Ada asked whether the importer is still needed."]
     assert "offline" in await compose("2026-01-15", await summarise("2026-01-15", [LOG], OFFLINE), OFFLINE)
 
@@ -119,7 +118,7 @@ def test_what_is_nearly_the_same_is_said_once_with_how_many_there_were() -> None
     log = "\n".join(
         f"10:0{n} INFO The importer lost its connection {n}0 times and recovered by itself." for n in range(5)
     )
-    picked = pick_sentences(f"{log}\n11:00 INFO Ada fixed the cable.", 5)
+    picked = pick_sentences(read_log("a.log", f"{log}\n11:00 INFO Ada fixed the cable."), 5)
     assert picked == [
         "The importer lost its connection 00 times and recovered by itself (and 4 more like it).",
         "Ada fixed the cable.",
@@ -134,7 +133,7 @@ def test_lines_that_differ_in_a_name_are_one_kind_and_notes_of_people_come_first
     note = (
         "Met with the harbour team.\nThe deploy failed twice: OOM at 14:02.\nThe deploy failed twice: OOM at 14:05.\n"
     )
-    assert pick_sentences(f"{log}\n{note}", 5) == [
+    assert pick_sentences(read_log("a.log", f"{log}\n{note}"), 5) == [
         "Met with the harbour team.",
         "The deploy failed twice: OOM at 14:02 (and 1 more like it).",
         "The importer was restarted after its memory had grown to 000 MB "
@@ -154,7 +153,9 @@ def test_names_stand_for_all_that_are_counted_or_are_said_to_be_some(others: lis
     log = "\n".join(
         f"10:00 INFO The {what} was restarted after its memory had grown." for what in ["importer", *others]
     )
-    assert pick_sentences(log, 5) == [f"The importer was restarted after its memory had grown ({told})."]
+    assert pick_sentences(read_log("a.log", log), 5) == [
+        f"The importer was restarted after its memory had grown ({told})."
+    ]
 
 
 #: Lines of logs that mean something in Markdown.
@@ -177,12 +178,15 @@ async def test_a_line_of_a_log_is_shown_as_it_is(line: str) -> None:
 
 def test_an_author_in_brackets_does_not_make_commits_alike() -> None:
     log = "10:00 INFO Formatting (Ada Lovelace King).\n10:01 INFO Faster joins (Ada Lovelace King)."
-    assert pick_sentences(log, 5) == ["Formatting (Ada Lovelace King).", "Faster joins (Ada Lovelace King)."]
+    assert pick_sentences(read_log("a.log", log), 5) == [
+        "Formatting (Ada Lovelace King).",
+        "Faster joins (Ada Lovelace King).",
+    ]
 
 
 async def test_a_post_becomes_a_page_an_entry_of_the_index_and_of_the_feed() -> None:
     text = await compose(
-        "2026-01-15", "2026-01-15, from 1 logs. Ada fixed <b>it</b>. Grace asked whether it holds.", OFFLINE
+        "2026-01-15", "2026-01-15, from 1 logs.\nAda fixed <b>it</b>.\nGrace asked whether it holds.", OFFLINE
     )
     post = read_post("2026-01-15", text)
     assert (post.title, post.summary) == ("Ada fixed <b>it</b>", "Grace asked whether it holds.")
@@ -260,7 +264,9 @@ async def test_a_sentence_is_under_a_heading_that_fits_it() -> None:
         "A job that runs again has its answers in order.", "The check asks whether the server lives.",
         "Workers no longer keep a connection open.", "The door opens later.",
     ]  # fmt: skip
-    said = " ".join(["The title.", "The lead.", "Its end.", *done, "The pump failed.", "Ada wants to see it tomorrow."])
+    said = "\n".join(
+        ["The title.", "The lead.", "Its end.", *done, "The pump failed.", "Ada wants to see it tomorrow."]
+    )
     body = read_post("2026-01-15", await compose("2026-01-15", said, OFFLINE)).body
     wrong, left, rest = body.split("## ")[1:]
     assert (wrong.split("\n\n")[:2], left.split("\n\n")[:2]) == (
@@ -275,7 +281,7 @@ async def test_notes_in_markdown_and_logs_with_full_time_stamps_are_read_without
         "Met Ada about tide_gauge.", '"It failed twice."', "Wrote the guide.",
     ]  # fmt: skip
     lines = "2026-11-14T06:00:01Z INFO started\n2026-11-14 06:03:12,345 [ERROR] no space left\n[06:04] ready\n"
-    assert split_sentences(read_log("server.log", lines)) == ["started.", "no space left.", "ready."]
+    assert split_sentences(read_log("server.log", lines)) == ["INFO started.", "ERROR no space left.", "INFO ready."]
     assert [is_log(name) for name in ("a.TXT", "b.md", "c.log", "d.png", "e.bin")] == [True, True, True, False, False]
 
 
