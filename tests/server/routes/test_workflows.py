@@ -171,7 +171,7 @@ def reads(code: Any, of: str | None = None) -> set[str]:
         elif isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute):
             is_look_up = each.func.attr in ("get", "_pattern") and of in (None, getattr(each.func.value, "id", ""))
             given = (each.args if each.func.attr == "_pattern" else each.args[:1]) if is_look_up else []
-        elif isinstance(each, ast.Call) and getattr(each.func, "id", "") in ("number_of", "_limit"):
+        elif isinstance(each, ast.Call) and getattr(each.func, "id", "") in ("number_of", "choice_of", "_limit"):
             given = each.args if of in (None, getattr(each.args[0], "id", "")) else []
         elif isinstance(each, ast.Compare) and of is None:
             given = [each.left]
@@ -279,6 +279,22 @@ def test_a_file_is_saved_over_what_was_read_and_nothing_else(place: Place) -> No
     assert (second["before"]["text"], second["after"]["text"]) == (DAG, changed)
 
 
+def test_a_file_is_saved_and_renamed_into_a_folder_that_is_made_for_it(place: Place) -> None:
+    saved = place.ask("PUT", "/workflow-files/shop/nightly/load.yaml", {"text": DAG}, If_None_Match="*")
+    assert saved.status_code == 200, saved.text
+    assert (place.folder / "shop" / "nightly" / "load.yaml").read_text() == DAG
+    moved = place.ask(
+        "POST", "/workflow-files/rename", {"path": "shop/nightly/load.yaml", "to": "old/load.yaml"},
+        If_Match=saved.headers["etag"],
+    )  # fmt: skip
+    assert moved.status_code == 200, moved.text
+    assert (place.folder / "old" / "load.yaml").read_text() == DAG
+    for path in ("old/load.yaml/x.yaml", "a/b/c/d/e/f.yaml"):
+        refused = place.ask("PUT", f"/workflow-files/{path}", {"text": DAG}, If_None_Match="*")
+        assert refused.status_code in (404, 422), refused.text
+    assert not (place.folder / "a").exists()
+
+
 def test_of_many_who_save_over_the_same_version_one_succeeds(place: Place) -> None:
     (place.folder / "race.yaml").write_text(DAG)
     version, before = place.ask("GET", "/workflow-files/race.yaml").headers["etag"], len(place.audited())
@@ -292,9 +308,9 @@ def test_of_many_who_save_over_the_same_version_one_succeeds(place: Place) -> No
     assert sorted(each.status_code for each in answers) == [200, 412, 412, 412, 412, 412]
     (winner,) = [text for text, each in zip(texts, answers, strict=True) if each.status_code == 200]
     assert (place.folder / "race.yaml").read_text() == winner
-    missing = place.ask("PUT", "/workflow-files/nowhere/new.yaml", {"text": DAG}, If_None_Match="*")
-    assert missing.status_code == 404
-    assert "no folder" in missing.json()["detail"]
+    blocked = place.ask("PUT", "/workflow-files/race.yaml/new.yaml", {"text": DAG}, If_None_Match="*")
+    assert blocked.status_code == 422
+    assert "Not a directory" in blocked.json()["detail"]
     assert len(place.audited()) == before + 1  # What was refused is not in the trail.
 
 
@@ -313,11 +329,13 @@ def test_a_file_is_renamed_and_deleted_as_it_was_read_and_the_trail_has_its_text
         403: rename("new.yaml", role="operator"),
         412: rename("new.yaml", '"other"'),
         422: rename("new.json"),
-        404: rename("nowhere/new.yaml"),
+        404: rename(".hidden/new.yaml"),
     }
     assert {status: each.status_code for status, each in refusals.items()} == {status: status for status in refusals}
     assert rename("taken.yaml").status_code == 412
     assert rename("../new.yaml").status_code == 404
+    assert rename("nowhere/new.yaml", '"other"').status_code == 412
+    assert not (place.folder / "nowhere").exists()
     assert (place.folder / "taken.yaml").read_text() == "# somebody's\n"
     assert (place.folder / "old.yaml").read_text() == DAG
 

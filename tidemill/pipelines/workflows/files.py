@@ -124,7 +124,7 @@ class WorkflowFiles:
         data = text.encode()
         if len(data) > MOST_TEXT:
             raise ConfigError(f"the text has {len(data):,} bytes, and {MOST_TEXT:,} is the most")
-        with self._writing(path):
+        with self._writing(path, new=path if over is None else None):
             check_version(path, _bytes(place), over)
             _replace(place, data)
         return version_of(data)
@@ -141,18 +141,20 @@ class WorkflowFiles:
         place, target = self.place(path), self.place(to)
         if place.suffix != target.suffix:
             raise ConfigError(f"{path} cannot become {to}: a file keeps its ending, {place.suffix}")
-        with self._writing(path, to):
+        check_version(path, _bytes(place), over)  # Before a folder is made.
+        with self._writing(path, to, new=to):
             check_version(path, _bytes(place), over)
             check_version(to, _bytes(target), None)
             place.rename(target)
 
     @contextlib.contextmanager
-    def _writing(self, *paths: str) -> Iterator[None]:
-        """Lock the folders of these files; an error names the last file."""
+    def _writing(self, *paths: str, new: str | None = None) -> Iterator[None]:
+        """Lock the folders of these files, and make that of a new one; an error names the last file."""
         *_, last = paths
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
             with contextlib.ExitStack() as held:
+                if new is not None:
+                    self.place(new).parent.mkdir(parents=True, exist_ok=True)
                 for folder in sorted({self.place(path).parent for path in paths}):
                     held.enter_context(_locked(folder))
                 yield

@@ -212,6 +212,14 @@ def number_of(data: Mapping[str, Any], field: str, default: float) -> float:
         raise ConfigError(f"field {field!r}: {given!r} is not a number") from error
 
 
+def choice_of(data: Mapping[str, Any], field: str, known: Sequence[str]) -> str | None:
+    """The value of a field that has one of these, or none; an expression may have given another."""
+    given = data.get(field) or None
+    if given is not None and given not in known:
+        raise ConfigError(f"field {field!r}: {given!r} is not one of {', '.join(known)}")
+    return given
+
+
 def credential_of(data: Mapping[str, Any]) -> Mapping[str, str] | None:
     """The credential that a node names in `credentialName`; None if it names none."""
     name = data.get("credentialName")

@@ -6,7 +6,7 @@ import base64
 import json
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
@@ -16,7 +16,7 @@ from tidemill.engine.outbound_http import HttpAnswer, OutboundHttpError, Refused
 from tidemill.pipelines.workflows.expressions.javascript import fill, shown
 from tidemill.pipelines.workflows.expressions.names import excerpt
 from tidemill.pipelines.workflows.node_types.values import fill_json, pairs
-from tidemill.pipelines.workflows.nodes import credential_of, node_type, number_of
+from tidemill.pipelines.workflows.nodes import choice_of, credential_of, node_type, number_of
 
 PATIENCE = 30.0
 _FORM = "application/x-www-form-urlencoded"
@@ -28,7 +28,7 @@ BODY_MODES = ("none", "json", "fields")
 @node_type("http", raw=("json_body",))
 def http(data: dict[str, Any], item: dict[str, Any]) -> Any:
     """Sends an HTTP request; `error` says why it failed, if it did."""
-    url, method = str(data["url"]), _one_of(data, "method", METHODS) or "GET"
+    url, method = str(data["url"]), choice_of(data, "method", METHODS) or "GET"
     headers = {"User-Agent": "tidemill", **_authorization(data)}
     headers |= {name: shown(value) for name, value in pairs(data.get("headers"), "headers").items()}
     if broken := next((name for name, value in headers.items() if re.search(r"[\r\n\0]", name + value)), None):
@@ -50,14 +50,6 @@ def http(data: dict[str, Any], item: dict[str, Any]) -> Any:
 
 def _refusal(url: str, answer: HttpAnswer) -> str:
     return f"{site_of(url)} answered {answer.status}: {excerpt(answer.text(), 200)}"
-
-
-def _one_of(data: Mapping[str, Any], field: str, known: Collection[str]) -> str | None:
-    """The value of a field, which an expression may have given."""
-    given = data.get(field) or None
-    if given is not None and given not in known:
-        raise ConfigError(f"field {field!r}: {given!r} is not one of {', '.join(known)}")
-    return given
 
 
 def _failed(made: dict[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,7 +95,7 @@ def _entry(entry: ElementTree.Element) -> dict[str, str]:
 
 
 def _body(data: Mapping[str, Any], item: Mapping[str, Any], headers: dict[str, str]) -> bytes | None:
-    mode = _one_of(data, "body_mode", BODY_MODES) or (
+    mode = choice_of(data, "body_mode", BODY_MODES) or (
         "json" if data.get("json_body") else "fields" if data.get("body_fields") else None
     )
     if mode is None:
