@@ -405,3 +405,8 @@ async def test_an_object_store_that_is_away_is_said_to_be_and_costs_a_state_one_
     pipeline.stage(input="in/{id}.txt", output="out/{id}.txt", name="only")(lambda entity, text: text)
     with pytest.raises(StateStoreError, match="cannot be reached"):
         await update(database, pipeline)
+
+
+def test_a_store_is_shown_as_the_place_that_it_is() -> None:
+    assert str(DatabaseStates("notes")) == "the database, as notes"
+    assert str(ObjectStates(MemoryStore())) == "objects (MemoryStore)"

@@ -280,3 +280,13 @@ def test_an_expression_with_braces_around_a_part_of_it_is_refused(type: str, fie
 def test_an_id_that_is_no_text_is_named_as_such() -> None:
     first, *_ = find_problems(flow({**node("start"), "id": 1}), "f")
     assert (first.place, first.problem) == (("nodes", 0, "id"), "a node has an id, which is a text")
+
+
+@pytest.mark.parametrize("kind", ["env", "credentials"])
+def test_what_is_read_of_secrets_and_of_the_environment_is_named(kind: str) -> None:
+    for reads in (f"${kind}[$.a.name].token", f"Object.keys(${kind})"):
+        data = flow({**node("start"), "name": "a"}, node("http", url="https://example.org/{{" + reads + "}}"))
+        (problem,) = find_problems(data, "f")
+        assert (problem.place[-1], problem.problem) == ("url", f"name what you read: ${kind}.NAME, or ${kind}['NAME']")
+    named = node("http", url=f"https://example.org/{{{{${kind}.site?.token ?? ''}}}}{{{{${kind}['my site']}}}}")
+    assert find_problems(flow(node("start"), named), "f") == []

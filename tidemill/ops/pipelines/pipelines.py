@@ -144,7 +144,7 @@ async def get_pipeline_graph(at: Reader, args: GetPipelineGraph, declared: Decla
 
 async def _line(at: Reader, cache: PipelineCache, name: str, *, live: bool) -> PipelineLine:
     pipeline = cache.require(name)
-    place = str(pipeline.root) if pipeline.store is None else type(pipeline.store).__name__
+    place = str(pipeline.root if pipeline.store is None else pipeline.store)
     problems, kept = cache.file_problems(name), live and await is_kept(at.database, name)
     found = None
     if live:

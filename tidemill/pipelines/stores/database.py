@@ -58,6 +58,9 @@ class DatabaseStates:
     def __hash__(self) -> int:
         return hash(self.name)
 
+    def __str__(self) -> str:
+        return f"the database, as {self.name}"
+
     def open(self, database: Database) -> DatabaseStates:
         """The same states, through this database."""
         return DatabaseStates(self.name, database)

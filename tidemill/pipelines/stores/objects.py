@@ -71,6 +71,9 @@ class ObjectStates:
     def __hash__(self) -> int:
         return hash(str(self.store))
 
+    def __str__(self) -> str:
+        return f"objects ({type(self.store).__name__})"
+
     def open(self, database: Any) -> ObjectStates:
         """These states, for one process."""
         return self

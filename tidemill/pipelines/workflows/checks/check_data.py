@@ -191,6 +191,9 @@ def _wrong_with(text: str, roots: set[str]) -> str | None:
         check_expression(text)
     except ExpressionError as error:
         return str(error)
+    for kind in ("env", "credentials"):
+        if None in names_in(text, kind):
+            return f"name what you read: ${kind}.NAME, or ${kind}['NAME']"
     for root in sorted(required_roots(text) - roots):
         return f"$.{root}: no node of this name leads here{did_you_mean(root, roots - {'items'})}"
     return None
