@@ -41,8 +41,16 @@ _VALUED = {
 }  # fmt: skip
 _SHELLS = {"sh", "bash", "dash", "ash", "zsh", "ksh", "fish"}
 #: Commands whose arguments are read as a program: every argument, or the first one and those after these options.
-_ALWAYS = {"eval", "source", ".", "ssh", "su", "at", "batch", "watch", "trap", "script", "make", "gmake", "parallel"}
+_ALWAYS = {"eval", "source", ".", "ssh", "su", "at", "batch", "watch", "trap", "script", "make", "gmake", "parallel",
+           "alias", "gdb", "dc"}  # fmt: skip
 _FIRST = {"awk", "gawk", "mawk", "nawk", "sed", "jq"}
+#: Options of other commands whose value is a program, or chooses one.
+_RUN_BY_OPTION = {
+    "git": r"-c|--(exec-path|upload-pack|receive-pack|config-env)", "rsync": r"-e|--(rsh|rsync-path)",
+    "tar": r"-I|-F|--(use-compress-program|checkpoint-action|to-command|info-script|new-volume-script|rsh-command)",
+    "tcpdump": r"-z", "zip": r"-TT|--unzip-command", "man": r"-P|-H|--(pager|html)", "sort": r"--compress-program",
+    "split": r"--filter", "scp": r"-S|-o", "sftp": r"-S|-o|-D", "curl": r"-K|--config", "docker": r"--entrypoint",
+}  # fmt: skip
 _PROGRAM = re.compile(r"(-e|-f|--expression|--file|--source|--from-file)\Z")
 _LANGUAGE = re.compile(r"(python[\d.]*|perl|ruby|node|nodejs|php|lua|deno)\Z")
 _BY_OPTION = re.compile(rf"({_LANGUAGE.pattern[:-2]}|psql|sqlite3|mysql|vim?|ed|ex)\Z")
@@ -117,7 +125,7 @@ class _Command(msgspec.Struct):
             operands = [each for each in after if not each.startswith("-")]
             takes_input = not operands or operands[0] in _INPUT
             if (
-                name in {"eval", "source", ".", "trap", "parallel"}
+                name in {"eval", "source", ".", "trap", "parallel", "at", "batch", "crontab"}
                 or (name in _SHELLS and (takes_input or any(re.match(r"-\w*[cs]", each) for each in after)))
                 or (name in _BY_INPUT and all(each.startswith("-") and each != "-f" for each in after))
                 or (name in {"psql", "mysql", "sqlite3"} and not any(_OPTION.match(each) for each in after))
@@ -129,6 +137,12 @@ class _Command(msgspec.Struct):
                     f"{{{{{hole}}}}} is in a script in which {name} runs a text as a program: "
                     "write what it runs into a script of your own, and pass the value as its argument"
                 )
+            for run in (self.words[at], *(operands[:1] if name in _SHELLS or _LANGUAGE.match(name) else ())):
+                if _is_written(run, script):
+                    raise TemplateError(
+                        f"{{{{{hole}}}}} is in a script that runs a file which it writes, {run}: "
+                        "write what it runs into a script of your own, and pass the value as its argument"
+                    )
             if _is_assigned(self.words[at], script):
                 raise TemplateError(
                     f"{{{{{hole}}}}} is in a script that runs what a variable holds, {self.words[at]}: "
@@ -156,6 +170,9 @@ class _Command(msgspec.Struct):
         name, after = self.name(at), self.words[at + 1 :]
         operands = [each for each in after if not each.startswith("-")]
         is_shell, is_run = name in _SHELLS, at in self.names
+        option = re.compile(_RUN_BY_OPTION.get(name, r"(?!)"))
+        if (after and option.fullmatch(after[-1])) or option.match(word):
+            return True
         if is_run and (name in _ALWAYS or (name == "sqlite3" and operands)):
             return True
         if is_run and name in _FIRST:
@@ -175,6 +192,12 @@ class _Command(msgspec.Struct):
 def _is_program(option: str) -> bool:
     """Whether an option of a language says what it runs, or that it runs nothing."""
     return _OPTION.match(option) is not None or option in ("-m", "--version", "-V", "--help")
+
+
+def _is_written(word: str, script: str) -> bool:
+    """Whether a script writes the file that it runs under this name."""
+    path = re.escape(word.removeprefix("./"))
+    return bool(path and re.search(rf"(>|\btee\b[^;|&\n]*\s|\bof=)\s*['\"]?(\./)?{path}(?![\w./-])", script))
 
 
 def _is_assigned(word: str, script: str) -> bool:
