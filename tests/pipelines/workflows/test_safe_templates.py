@@ -297,6 +297,9 @@ def test_ordinary_commands_keep_their_meaning(text: str, script: str) -> None:
         "SELECT E'{{$.x}}'",
         "SELECT /* {{$.x}} */ 1",
         "SELECT U&'{{$.x}}'",
+        "SELECT query_to_xml('SELECT ''{{$.x}}''', true, true, '')",
+        "SELECT * FROM dblink('dbname=x', {{$.x}}) AS t(n int)",
+        "SELECT * FROM ts_stat('SELECT ' || {{$.x}})",
     ],
 )
 def test_sql_in_which_no_value_can_be_bound_is_refused(query: str) -> None:
@@ -324,6 +327,17 @@ async def test_a_value_in_sql_is_bound_and_read_as_its_type(database_url: str) -
     assert await rows("SELECT id FROM secret WHERE name LIKE '%{{$.part}}%'", {"part": "wo"}) == [[2]]
     assert await rows("SELECT id FROM secret WHERE at > {{$.day}} AND id > $1", {"day": "2026-01-15"}, 0) == [[2]]
     assert await rows("SELECT {{$.data}}::jsonb ->> 'a'", {"data": {"a": "b"}}) == [["b"]]
+    day = {"day": "2026-01-15", "n": 3, "id": "2"}
+    assert await rows("SELECT id FROM secret WHERE at > '{{$.day}}' AND id = '{{$.id}}'", day) == [[2]]
+    days = (
+        "SELECT (date '{{$.day}}' - interval '{{$.n}} days')::date::text, interval '{{$.n}} days' = '3 days'::interval"
+    )
+    assert await rows(days, day) == [["2026-01-12", True]]
+    texts = "SELECT concat('{{$.n}}', '{{$.id}}') AS a, '{{$.n}}' || 'x' AS b, coalesce('{{$.n}}') AS c"
+    assert await rows(texts, day) == [["32", "3x", "3"]]
+    await connection.execute("INSERT INTO secret VALUES (3, 'three', '2026-03-01')")
+    assert await rows("UPDATE secret SET at = '{{$.day}}' WHERE id = 3 RETURNING at::text", day) == [["2026-01-15"]]
+    await connection.execute("DELETE FROM secret WHERE id = 3")
     with pytest.raises(ConfigError, match="the query failed"):
         await rows("SELECT name FROM secret WHERE id = {{$.id}}", {"id": "1 OR true"})
     values = [

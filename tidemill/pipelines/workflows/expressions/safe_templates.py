@@ -361,6 +361,9 @@ def sql_template(text: str, *, first: int = 1) -> SafeTemplate:
         raise TemplateError("the whole query is a value: write the statement in the text, and its values as {{…}}")
     made: list[str] = []
     expressions: list[str] = []
+    runs = _RUNS_SQL.search(text)
+    if runs is not None and find_holes(text):
+        raise TemplateError(f"{runs[1]} runs a text as SQL, of which a value could become a part: leave {{{{…}}}} out")
     for kind, part in _sql_parts(text):
         holes = find_holes(part)
         if not holes:
@@ -372,7 +375,11 @@ def sql_template(text: str, *, first: int = 1) -> SafeTemplate:
                 f"'{piece}'" if at % 2 == 0 else _bind(piece, expressions, first)
                 for at, piece in enumerate(_split(part[1:-1]))
             ]
-            made.append(f"({' || '.join(piece for piece in pieces if piece != chr(39) * 2)})")
+            bound = f"({' || '.join(piece for piece in pieces if piece != chr(39) * 2)})"
+            typed = _TYPED.search(made[-1])
+            if typed is not None:  # interval '{{…}} days' is a cast: only a text may follow the name of a type.
+                made[-1], bound = made[-1][: typed.start()], f"{bound}::{typed[1]}"
+            made.append(bound)
         else:
             hole = holes[0].expression
             raise TemplateError(f"{{{{{hole}}}}} is inside {kind}, where a value cannot be bound: move it out")
@@ -406,6 +413,14 @@ _SQL = re.compile(
     r"""|(?P<text>'(?:[^']|'')*(?:'|\Z))"""
     r"""|(?P<name>"(?:[^"]|"")*(?:"|\Z))""",
     re.DOTALL,
+)
+_TYPED = re.compile(
+    r"\b(interval|date|time|timestamp|timestamptz|timestamp with(?:out)? time zone|jsonb?|uuid)\s+\Z", re.IGNORECASE
+)
+#: Functions that run a text as SQL.
+_RUNS_SQL = re.compile(
+    r"\b((?:query_to|cursor_to)_xml\w*|ts_stat|ts_rewrite|dblink\w*|crosstab\w*|connectby|xpath_table|cron\.schedule\w*)\s*\(",
+    re.IGNORECASE,
 )
 _SQL_KINDS = {
     "comment": "a comment",

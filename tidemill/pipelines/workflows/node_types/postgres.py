@@ -14,6 +14,7 @@ from tidemill.pipelines.workflows.expressions.safe_templates import sql_template
 from tidemill.pipelines.workflows.node_types.values import pairs
 from tidemill.pipelines.workflows.nodes import credential_of, node_type, number_of
 
+_ALONE = re.compile(r"\(\((\$\d+)\)::text\)")  # as `sql_template` writes '{{…}}'
 _NAMED = re.compile(r"%\(([^)]+)\)s|%%")
 
 
@@ -31,7 +32,7 @@ async def postgres_query(data: dict[str, Any], item: dict[str, Any]) -> Any:
     except (OSError, asyncpg.PostgresError, TimeoutError) as error:
         raise ConfigError(f"the database cannot be reached: {error}") from error
     try:
-        prepared = await connection.prepare(template.text)
+        prepared = await _prepared(connection, template.text)
         types = prepared.get_parameters()
         if len(types) != len(values):
             raise ConfigError(f"the query has {len(types)} parameters, and {len(values)} values are given")
@@ -45,6 +46,16 @@ async def postgres_query(data: dict[str, Any], item: dict[str, Any]) -> Any:
     finally:
         await connection.close()
     return [json.loads(json.dumps(dict(row), default=str)) for row in rows]
+
+
+async def _prepared(connection: Any, statement: str) -> Any:
+    """A statement in which '{{…}}' has the type that its place needs, as a text of SQL has, and is a text elsewhere."""
+    import asyncpg
+
+    try:
+        return await connection.prepare(_ALONE.sub(r"\1", statement))
+    except (asyncpg.IndeterminateDatatypeError, asyncpg.AmbiguousFunctionError):
+        return await connection.prepare(statement)
 
 
 def named_parameters(query: str, named: Mapping[str, Any]) -> str:
