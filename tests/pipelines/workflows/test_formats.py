@@ -342,6 +342,16 @@ def test_a_query_takes_named_parameters_and_a_credential(database_url: str) -> N
     )  # fmt: skip
     assert made["q"] == [{"n": 1, "word": "ti'de"}, {"n": 2, "word": "ti'de"}]
     assert set(made["d"][0]) == {"affected"}
+    kinds = (
+        "sum(n) AS sum, avg(n) AS avg, jsonb_build_object('a', 1) AS made, NULL::json AS none, date '2026-01-15' AS day"
+    )
+    told = "$.q.sum + $.q.avg + $.q.made.a + new Date($.q.day).getUTCDate()"
+    made = run(
+        node("q", "postgres_query", query=f"SELECT {kinds} FROM generate_series(1, 2) n"),
+        node("t", "transform", expression=told),
+    )
+    assert made["q"] == [{"sum": 3, "avg": 1.5, "made": {"a": 1}, "none": None, "day": "2026-01-15"}]
+    assert made["t"] == [{"result": 3 + 1.5 + 1 + 15}]
     with pytest.raises(ConfigError, match="params has no such name"):
         run(node("q", "postgres_query", query="SELECT %(x)s"))
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from datetime import date
+from decimal import Decimal
 from typing import Any
 
 from tidemill.core.errors import ConfigError
@@ -39,13 +41,27 @@ async def postgres_query(data: dict[str, Any], item: dict[str, Any]) -> Any:
         rows = await prepared.fetch(
             *[await _typed(connection, kind, value) for kind, value in zip(types, values, strict=True)]
         )
-        if not prepared.get_attributes():
+        columns = prepared.get_attributes()
+        if not columns:
             return {"affected": _affected(prepared.get_statusmsg())}
     except asyncpg.PostgresError as error:
         raise ConfigError(f"the query failed: {error}") from error
     finally:
         await connection.close()
-    return [json.loads(json.dumps(dict(row), default=str)) for row in rows]
+    documents = [each.name for each in columns if each.type.name in ("json", "jsonb")]
+    return [_row(dict(row), documents) for row in rows]
+
+
+def _row(row: dict[str, Any], documents: Collection[str]) -> dict[str, Any]:
+    """A row as JSON: documents as they are, sums and averages as numbers, times as texts."""
+    parsed = {name: json.loads(row[name]) for name in documents if row[name] is not None}
+    return json.loads(json.dumps({**row, **parsed}, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Decimal) and value.is_finite():
+        return int(value) if value == value.to_integral_value() else float(value)
+    return value.isoformat() if isinstance(value, date) else str(value)
 
 
 async def _prepared(connection: Any, statement: str) -> Any:
