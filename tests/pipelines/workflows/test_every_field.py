@@ -290,3 +290,14 @@ def test_what_is_read_of_secrets_and_of_the_environment_is_named(kind: str) -> N
         assert (problem.place[-1], problem.problem) == ("url", f"name what you read: ${kind}.NAME, or ${kind}['NAME']")
     named = node("http", url=f"https://example.org/{{{{${kind}.site?.token ?? ''}}}}{{{{${kind}['my site']}}}}")
     assert find_problems(flow(node("start"), named), "f") == []
+
+
+@pytest.mark.parametrize(("at", "pattern"), [(0, "../a/{id}"), (0, "a/{id"), (1, "/etc/{id}"), (1, "b/{id}/../{id}")])
+def test_a_pattern_that_is_none_is_named_at_its_node(at: int, pattern: str) -> None:
+    nodes = [
+        {**node("state_trigger", pattern="a/{id}"), "name": "t"},
+        node("state_write", pattern="b/{id}", entity_id="{{$.t.entity_id}}", content="x"),
+    ]
+    nodes[at]["data"]["pattern"] = pattern
+    (problem,) = find_problems({**flow(*nodes), "mode": "pipeline"}, "f")
+    assert problem.place == ("nodes", at, "data", "pattern")

@@ -102,7 +102,7 @@ class Wiring:
 
     def _scanned(self, node: Node) -> str:
         if "pattern" in node.data:
-            return str(node.data["pattern"])
+            return _checked(node, "pattern", str(node.data["pattern"]))
         kind = node.data.get("stateType")
         if kind is None:
             raise NodeError(f"node {node.name!r}: a {node.type} has a pattern or a stateType")
@@ -134,7 +134,7 @@ class Wiring:
             )
         if node.data.get("entity_id") is not None:
             resolved = self._renamed(node, resolved)
-        return resolved
+        return _checked(node, field, resolved)
 
     def _resolved(self, node: Node, field: str, name: str, part: str) -> str:
         source = self._root(node) if name == "entity" else name
@@ -336,6 +336,15 @@ class Wiring:
 
     def _type(self, name: str) -> str:
         return next((node.type for node in self.graph.nodes.values() if node.name == name), "")
+
+
+def _checked(node: Node, field: str, pattern: str) -> str:
+    """A pattern; an error names the node and the field."""
+    try:
+        Pattern(pattern.rstrip("/"))
+    except ConfigError as error:
+        raise NodeError(f"node {node.name!r}, field {field!r}: {error}") from error
+    return pattern
 
 
 def note_conditions(entity: Entity, nodes: Iterable[Node]) -> None:
