@@ -125,7 +125,8 @@ class Both:
         limits = [self.chance.choice([None, None, 1, 2]) for _ in KINDS]
         rows = await self.postgres.claim(owner, KINDS, versions, room, limits)
         found = self.model.claim(owner, KINDS, versions, room, limits)
-        assert sorted((row["id"], row["seq"]) for row in rows) == sorted((run.id, run.seq) for run in found)
+        seen = sorted((row["id"], row["seq"], row["has_mail"]) for row in rows)
+        assert seen == sorted((run.id, run.seq, run.has_mail) for run in found)
 
     async def find_own(self) -> None:
         owner, held = self.owner(), self.some(list(self.model.runs))

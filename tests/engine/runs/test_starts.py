@@ -8,6 +8,8 @@ import asyncpg
 import pytest
 
 from tests.support import value
+from tests.support.durable import running_run_worker
+from tests.support.waiting import eventually
 from tidemill import App
 from tidemill.dags import Dag, node, ref
 from tidemill.store.database import Database
@@ -57,3 +59,18 @@ async def test_a_statement_that_is_repeated_after_a_lost_response_stores_nothing
     again = await database.fetch(START_TOGETHER, *given)
     assert {row["key"]: row["id"] for row in first} == {row["key"]: row["id"] for row in again}
     assert await value(database, "SELECT count(*) FROM tidemill.run") == 2
+
+
+async def test_what_was_sent_to_a_run_before_it_began_comes_with_its_start(app: App, database: Database) -> None:
+    """A claim says whether a new run has mail: the cancelled one stores no job, the other begins at once."""
+    app.task(name="noop")(lambda: None)
+    line = Dag("line", [node("only", "noop")])
+    cancelled, other = await app.start(line), await app.start(line)
+    await cancelled.cancel("not wanted")
+    async with running_run_worker(app):
+        await eventually(lambda: value(database, "SELECT count(*) FROM tidemill.job WHERE run_id = $1", other.id))
+        await eventually(
+            lambda: value(database, "SELECT state = 'cancelled' FROM tidemill.run WHERE id = $1", cancelled.id)
+        )
+    (given,) = await database.fetch("SELECT min(run_id), max(run_id), max(id) FROM tidemill.job")
+    assert list(given) == [other.id, other.id, 1]

@@ -159,7 +159,8 @@ class RunClaims:
         rows = [row for row in rows if row["id"] not in self._worker.runs]
         if not rows:
             return
-        snapshots, ticks = await self._store.load([row["id"] for row in rows])
+        begun = [row["id"] for row in rows if row["seq"]]
+        snapshots, ticks = await self._store.load(begun) if begun else ({}, {})
         older = {(row["kind"], row["version"]) for row in rows if row["seq"] and self._is_older(row)}
         definitions = await self._store.read_definitions(sorted(older)) if older else {}
         opened: dict[DurableRun, tuple[Any, Sequence[Tick]]] = {}
@@ -173,7 +174,7 @@ class RunClaims:
                     self._worker.runs[number], run.is_suspect = run, is_suspect
                     opened[run] = (row, first)
         try:
-            _, mail = await self._inbox.read()
+            mail = (await self._inbox.read())[1] if any(row["seq"] or row["has_mail"] for row in rows) else {}
             for run, (row, first) in opened.items():
                 self._go_on(run, row, first, mail.pop(run, []))
             for run, rows_of_run in mail.items():

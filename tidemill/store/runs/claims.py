@@ -28,17 +28,20 @@ _IN_TIME = "(deadline > now() OR seq > 0) IS NOT FALSE"
 # The order in which runs are claimed: the index of runs without an owner has it too.
 _URGENT_FIRST = "coalesce(priority, 5::smallint) DESC, id"
 
+# What arrives after the claim is announced, and so read later.
+_HAS_MAIL = "EXISTS (SELECT FROM tidemill.inbox AS i WHERE i.run_id = {0}.id) AS has_mail"
+
 #: Claims runs without an owner that have something to do, except the first claim of limited kinds ($5). What has held
 #: them up before is over.
 CLAIM_RUNS = f"""
-UPDATE tidemill.run SET owner = $1, turn = 0, note = NULL WHERE id = ANY (ARRAY(
+UPDATE tidemill.run AS r SET owner = $1, turn = 0, note = NULL WHERE id = ANY (ARRAY(
     SELECT id FROM tidemill.run AS r
     WHERE state = 'running' AND owner IS NULL AND awake AND kind = ANY ($2) AND suspicions = $6
       AND (seq > 0 OR kind <> ALL ($5)) AND {_IN_TIME}
       AND {_OWN_VERSION}
     ORDER BY {_URGENT_FIRST} LIMIT $3 FOR UPDATE SKIP LOCKED))
   AND EXISTS (SELECT FROM tidemill.worker WHERE id = $1 AND ended_at IS NULL)
-RETURNING id, kind, version, seq, input, losses, origin, priority
+RETURNING id, kind, version, seq, input, losses, origin, priority, {_HAS_MAIL.format("r")}
 """
 
 
@@ -78,13 +81,13 @@ picked AS MATERIALIZED (
     LIMIT $3),
 slots AS (INSERT INTO tidemill.run_slot (run_id, kind) SELECT id, kind FROM picked ON CONFLICT DO NOTHING)
 UPDATE tidemill.run AS r SET owner = $1, turn = 0 FROM picked WHERE r.id = picked.id
-RETURNING r.id, r.kind, r.version, r.seq, r.input, r.losses, r.origin, r.priority
+RETURNING r.id, r.kind, r.version, r.seq, r.input, r.losses, r.origin, r.priority, {_HAS_MAIL.format("r")}
 """
 
 
 #: Runs of this owner that it does not know of: the response to a claim or a start was lost.
 OWN_RUNS = """
-SELECT id, kind, version, seq, input, losses, origin, priority FROM tidemill.run
+SELECT id, kind, version, seq, input, losses, origin, priority, true AS has_mail FROM tidemill.run
 WHERE owner = $1 AND state = 'running' AND id <> ALL ($2::bigint[]) ORDER BY id LIMIT $3
 """
 

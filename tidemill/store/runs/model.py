@@ -156,6 +156,7 @@ class StoreModel:
             taken += new
         for run in taken:
             run.owner, run.turn, run.note = owner, 0, None
+            run.has_mail = any(row.run_id == run.id for row in self.inbox.values())
         return taken
 
     def least_suspected(self, kinds: Sequence[str]) -> int:
@@ -171,6 +172,8 @@ class StoreModel:
 
     def find_own(self, owner: int, held: Sequence[int], room: int) -> list[RunRow]:
         found = [run for run in self.runs.values() if run.owner == owner and run.state == "running"]
+        for run in found:
+            run.has_mail = True
         return sorted((run for run in found if run.id not in held), key=lambda run: run.id)[:room]
 
     def resume_stopped(self, kinds: Sequence[str]) -> None:

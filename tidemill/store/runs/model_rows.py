@@ -29,6 +29,8 @@ class RunRow(msgspec.Struct):
     losses: int = 0
     origin: bytes | None = None
     priority: int | None = None
+    has_mail: bool = True
+    """When it was claimed: whether anything was in its inbox."""
 
 
 class InboxRow(msgspec.Struct):
