@@ -265,15 +265,18 @@ async def test_a_run_that_is_claimed_before_its_release_was_heard_of_goes_on_fro
             await eventually(lambda: run.id not in run_worker.work.runs)
         return await load(store, numbers)
 
-    monkeypatch.setattr(PostgresRunStore, "commit", answer_late)
-    monkeypatch.setattr(PostgresRunStore, "load", load_late)
     async with running_run_worker(app) as run_worker:
+        asleep = [await app.start(Ask) for _ in range(others)]
+        for other in asleep:
+            await eventually(lambda waits=other: is_asleep(database, waits))
+        await eventually(lambda: not run_worker.work.runs)
+        monkeypatch.setattr(PostgresRunStore, "commit", answer_late)
+        monkeypatch.setattr(PostgresRunStore, "load", load_late)
         run = await app.start(Ask)
         await released.wait()
         async with database.transaction() as together:
-            await run.send_event(Go(word="again"), conn=together)
-            for _ in range(others):
-                await app.start(Ask, conn=together)
+            for each in (run, *asleep):
+                await each.send_event(Go(word="again"), conn=together)
         if not others:
             await eventually(lambda: is_owned(database, run))
             heard.set()
