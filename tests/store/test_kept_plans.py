@@ -8,7 +8,12 @@ import pytest
 
 from tidemill.store.database import Database
 from tidemill.store.jobs.claims.claims import CLAIM_JOBS, PLAIN_CLAIMS, SUCCEED_AND_CLAIM
-from tidemill.store.jobs.claims.fair_claims import CLAIM_FAIR_JOBS, FIND_LANES, SUCCEED_AND_CLAIM_FAIR
+from tidemill.store.jobs.claims.fair_claims import (
+    CLAIM_FAIR_JOBS,
+    FIND_LANES,
+    SUCCEED_AND_CLAIM_FAIR,
+    SUCCEED_CLAIM_AND_WALK,
+)
 from tidemill.store.jobs.schedules.schedules import NEXT_SCHEDULED, TAKE_DUE
 from tidemill.store.runs.inbox import DUE_INBOX
 from tidemill.store.runs.run_turn import JobKeys, JobRow, RunTurn
@@ -52,6 +57,7 @@ def whole_turn() -> str:
         pytest.param(PLAIN_CLAIMS.hand_over_and_claim, id="a turn of a worker whose jobs are followed by others"),
         pytest.param(CLAIM_FAIR_JOBS, id="a claim from lanes"),
         pytest.param(SUCCEED_AND_CLAIM_FAIR, id="a turn of a worker over lanes"),
+        pytest.param(SUCCEED_CLAIM_AND_WALK, id="a turn of a worker that walks on"),
         pytest.param(FIND_LANES, id="the lanes of a queue"),
     ],
 )

@@ -101,6 +101,11 @@ class FairLanes:
         return any(self._new) or any(self._old)
 
     @property
+    def quantum(self) -> int:
+        """How many jobs a lane of weight 1 may start in a turn."""
+        return math.ceil(self._largest / SPREAD)  # If it followed the room, it would favour some lanes.
+
+    @property
     def next_at(self) -> float:
         """When the next lane that is known to become due does, or the next rate key may start a job."""
         due = self._later[0][0] if self._later else math.inf
@@ -118,6 +123,15 @@ class FairLanes:
             lane.is_active = lane.is_new = True
             self._new[priority].append(lane)
         return lane
+
+    def add_old(self, priority: int, key: str) -> None:
+        """A lane has given jobs outside the ring, and may have more: it stands behind the others."""
+        if (priority, key) not in self._lanes:
+            lane = self._lanes[priority, key] = FairLane(priority, key)
+            lane.is_active = lane.is_flowing = True
+            self._old[priority].append(lane)
+        else:
+            self.wake(priority, key)
 
     def wake_unkeyed(self) -> None:
         """Jobs without a key may be due, at any priority."""
@@ -173,7 +187,6 @@ class FairLanes:
             is_round = len(new) + len(old) <= SPREAD
             if is_round:
                 self._give_credit(room, [lane for lane in (*new, *old) if not lane.is_resting])
-            quantum = math.ceil(self._largest / SPREAD)  # If it followed the room, it would favour some lanes.
             for ring in (new, old):
                 passed: list[FairLane] = []
                 while ring and len(passed) < MOST_VISITED:
@@ -194,7 +207,7 @@ class FairLanes:
                         continue
                     if lane.rate_key is not None:
                         rate_keys.add(lane.rate_key)
-                    share = lane.credit or quantum * self.weights.get(lane.fair_key, 1)
+                    share = lane.credit or self.quantum * self.weights.get(lane.fair_key, 1)
                     lane.is_woken = False
                     offers.append(Offer(lane, share))
                     expected += min(share, self._given)

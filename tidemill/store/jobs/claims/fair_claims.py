@@ -5,6 +5,9 @@ stops when it has enough. Nothing is written for fairness but the job's own row,
 its own ring of lanes. It learns of lanes from wake-ups, and from a scan that jumps from lane to lane, page by page: the
 scan finds lanes whose wake-up was missed, and when delayed jobs are due. It takes a small share of the time.
 
+Where lanes are many and short, a claim that its lanes do not fill walks on through the index from where the scan is: it
+takes the first jobs of each lane that it passes, mostly all that the lane has, without a search for the lane.
+
 A claim from lanes with rate keys also locks the buckets of these keys: every job that starts fills its bucket by one,
 and a bucket drains at the rate of its key. A job may start if its bucket does not overflow, which is at its burst.
 """
@@ -20,13 +23,14 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 from tidemill.core.jobs.fair_lanes import FairLanes, LaneName, Offer
-from tidemill.core.jobs.job import ClaimedJob, Finish
+from tidemill.core.jobs.job import LANE_SEPARATOR, ClaimedJob, Finish
 from tidemill.store.database import columns
 from tidemill.store.jobs.claims.claims import Claims, Turn, claim_statements, claimed_job
 
 PAGE = 500
 LOOK_EVERY = 30.0
 FIRST_SHARE, LATER_SHARE, FRONT_SHARE = 0.2, 0.03, 0.1
+WALK_SHARE = 0.01  # of the time, if claims walk on: pages are read only if they would pass lanes more quickly than that
 
 _LANE_JOBS = """
     SELECT ctid FROM tidemill.job
@@ -46,9 +50,28 @@ _PICK = f"""
     LIMIT $2
 """
 
+# The same; if they are too few, also up to `$11` jobs of each lane after the key `$9` at the priority `$10`.
+_PICK_ON = f"""
+    SELECT ctid FROM (
+        ({_PICK}) UNION ALL
+        SELECT ctid FROM (
+            SELECT ctid, due_at, rate_key, row_number() OVER (PARTITION BY fair_key ORDER BY due_at, id) AS place FROM (
+                SELECT ctid, fair_key, rate_key, due_at, id FROM tidemill.job
+                WHERE queue = $1 AND priority = $10 AND fair_key > $9 AND state = 'ready' AND fair_key IS NOT NULL
+                  AND suspicions = 0 AND task <> ALL ($8::text[])
+                ORDER BY fair_key, due_at, id LIMIT $2 FOR UPDATE SKIP LOCKED) AS passed) AS numbered
+        WHERE place <= $11 AND due_at <= now() AND rate_key IS NULL) AS picked
+    LIMIT $2
+"""
+
 #: Claims up to `$2` due jobs from lanes of a queue.
 CLAIM_FAIR_JOBS, SUCCEED_AND_CLAIM_FAIR, FINISH_AND_CLAIM_FAIR, _ = FAIR_CLAIMS = claim_statements(
     _PICK, parameters=9, more=("fair_key",)
+)
+
+#: The same, and from lanes that have not been found.
+CLAIM_AND_WALK, SUCCEED_CLAIM_AND_WALK, FINISH_CLAIM_AND_WALK, _ = WALKING_CLAIMS = claim_statements(
+    _PICK_ON, parameters=12, more=("fair_key",)
 )
 
 # The first job of a lane with a rate key: its rate, and how many of the key may start at once.
@@ -158,9 +181,33 @@ class FairQueue:
         self.scan: _Scan | None = _Scan()
         self.scan_at = 0.0
         self.is_first_scan = True
+        self.may_walk = False
+        self.walk_until = self.per_lane = 0.0
         self.is_changed = False
         self.marks_round, self.front_at = 1, 0.0
         self.lanes.wake_unkeyed()
+
+    def walk_after(self, offers: Sequence[Offer]) -> _Scan | None:
+        """Where a claim of these lanes walks on, if it does: the ring has no others, and none has to come later."""
+        if not self.may_walk or self.scan is None or self.lanes.has_work:
+            return None
+        priority = self.scan.priority
+        self.may_walk = all(lane.priority >= priority and lane.rate_key is None for lane, _ in offers)
+        return self.scan if self.may_walk else None
+
+    def walked(self, walk: _Scan | None, offers: Sequence[Offer], counts: Counter[LaneName], room: int) -> None:
+        """Learn from what a claim has taken from each lane, before the lanes are put back."""
+        offered = {(lane.priority, lane.key) for lane, _ in offers}
+        if walk is not None:
+            passed = [(priority, key) for priority, key in counts if key and (priority, key) not in offered]
+            walk.key = max((key for _, key in passed), default=walk.key)
+            for priority, key in passed:
+                if counts[priority, key] >= self.lanes.quantum or key == walk.key:
+                    self.lanes.add_old(priority, key)  # It may have more.
+            self.walk_until += len(passed) * self.per_lane
+        # Where lanes are long, or other workers walk too, the scan goes on.
+        is_long = any(counts[lane.priority, lane.key] >= share for lane, share in offers)
+        self.may_walk = self.may_walk and not is_long and (walk is None or counts.total() >= room)
 
 
 class FairClaims:
@@ -217,19 +264,19 @@ class FairClaims:
     @property
     def has_work(self) -> bool:
         """Whether a lane of any queue may have due jobs."""
-        return any(queue.lanes.has_work for queue in self._queues.values())
+        return any(queue.lanes.has_work or queue.may_walk for queue in self._queues.values())
 
     async def turn(self, finished: Sequence[Finish], name: str, room: int, unknown: Sequence[str], now: float) -> Turn:
         """Finish a batch, and claim up to `room` jobs from the lanes of a queue."""
         queue = self._queues[name]
         queue.lanes.wake_due(now)
-        if _scan_at(queue) <= now:
+        if _scan_at(queue) <= now and not (queue.may_walk and now < queue.walk_until):
             await self._look_for_lanes(name, queue, unknown)
             now = time.monotonic()
         if now >= queue.front_at:
             queue.marks_round += 1
         offers = queue.lanes.offer(room)
-        if not offers and not finished:
+        if not offers and not finished and not queue.may_walk:
             return Turn([], 0, math.inf)
         try:
             return await self._claim_offers(finished, name, queue, offers, room, unknown, now)
@@ -264,6 +311,10 @@ class FairClaims:
             await self._add_rate_keys(rate_keys)
             statements = RATED_CLAIMS
             claim += [[lane.rate_key for lane, _ in offers], rate_keys]
+        walk = queue.walk_after(offers)
+        if walk is not None:
+            statements = WALKING_CLAIMS
+            claim += [walk.key, walk.priority, queue.lanes.quantum]
         finished = sorted(finished, key=_id)  # Index entries are written fastest in their own order.
         rows, refused = await self._claims.finish_and_claim(finished, statements, *claim, self._claims.worker_id)
         by_lane = defaultdict[LaneName, list[Any]](list)
@@ -279,6 +330,7 @@ class FairClaims:
                 lane.mark = _due_and_id(found[-1])
                 if lane.is_new:
                     new.add((lane.priority, lane.key))
+        queue.walked(walk, offers, counts, room)
         if rate_keys:
             await self._hold_used_up(name, queue, offers, counts, unknown)
         queue.lanes.claimed(offers, counts, room)
@@ -353,6 +405,10 @@ class FairClaims:
             lane.is_seen = True
             if lane.mark is not None and (row["due_at"], row["id"]) < lane.mark:
                 lane.mark = (row["due_at"], row["id"])
+        is_rated = any(LANE_SEPARATOR in row["fair_key"] for row in due)
+        queue.may_walk = len(due) == PAGE and not is_rated and not self._claims.lowest_first
+        queue.per_lane = (now - began) / WALK_SHARE / PAGE
+        queue.walk_until = now + PAGE * queue.per_lane
         if len(rows) == PAGE:
             scan.priority, scan.key = rows[-1]["priority"], rows[-1]["fair_key"]
         else:
