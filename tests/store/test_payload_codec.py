@@ -18,7 +18,7 @@ from tidemill.core.accounts import Caller
 from tidemill.core.errors import ConfigError
 from tidemill.ops.jobs.jobs import GetJob, ListJobs, RetryJobs, get_job, list_jobs, retry_jobs
 from tidemill.ops.operator.local import Local
-from tidemill.store.access.key_ring import KEYS, new_key
+from tidemill.store.access.key_ring import KEYS, new_key, read_keys
 from tidemill.store.database import Database
 from tidemill.store.jobs.log import AttemptLog, read_logs, write_logs
 from tidemill.store.maintenance.reseal import reseal_payloads
@@ -162,6 +162,30 @@ async def test_keys_are_rotated_while_jobs_run(database_url: str, tmp_path: Path
     for app in (before, after):
         await app.close()
         app.close_sync()
+
+
+async def test_a_process_that_only_seals_uses_the_key_that_was_put_first(database_url: str, tmp_path: Path) -> None:
+    file, old, new = tmp_path / "keys", new_key(), new_key()
+    file.write_text(f"{old}\n{new}\n")
+    app = harbour(database_url, secret_key_file=str(file))
+    carry = app.declarations.tasks["carry"]
+    newest = read_keys(new, "here").newest
+
+    async def is_used() -> bool:
+        """Whether the arguments of a new job, as they are stored, name the new key."""
+        handle = await app.enqueue(carry.call(text=MARKER))
+        connection = await asyncpg.connect(database_url)
+        stored = await connection.fetchval(f"SELECT args::text FROM tidemill.job WHERE id = {handle.id}")
+        await connection.close()
+        return newest in stored
+
+    assert not await is_used()
+    for text in ("not a key", f"{new}\n{old}\n"):  # The first is a file that is being written.
+        file.write_text(text)
+        await app.enqueue(carry.call(text=MARKER))
+    await eventually(is_used)
+    await app.close()
+    app.close_sync()
 
 
 async def test_payloads_are_compressed(database_url: str) -> None:

@@ -85,11 +85,16 @@ def read_keys(text: str, origin: str) -> KeyRing:
     return KeyRing(found)
 
 
+def key_place(key_file: str | None, database: DatabaseSettings) -> Path:
+    """The file of the keys for a database, unless the environment has them."""
+    return Path(key_file) if key_file else Path(database.directory) / "secret.key"
+
+
 def find_key_ring(key_file: str | None, database: DatabaseSettings) -> KeyRing | None:
     """The keys for a database: of the environment, the named file, or its directory; None if there are none."""
     if text := os.environ.get(KEYS):
         return read_keys(text, KEYS)
-    place = Path(key_file) if key_file else Path(database.directory) / "secret.key"
+    place = key_place(key_file, database)
     try:
         return read_keys(place.read_text(), str(place))
     except FileNotFoundError:
@@ -110,7 +115,7 @@ def require_key_ring(key_file: str | None, database: DatabaseSettings) -> KeyRin
             f"there is no key to seal secrets with: set {KEYS} or TIDEMILL_SECRET_KEY_FILE on every host; "
             "`tidemill credentials key` makes one"
         )
-    place = Path(database.directory) / "secret.key"
+    place = key_place(key_file, database)
     place.parent.mkdir(parents=True, exist_ok=True)
     try:
         with os.fdopen(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

@@ -8,27 +8,43 @@ module:name      a `PayloadCodec` of your own
 from __future__ import annotations
 
 import importlib
+import time
 import zlib
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tidemill.core.encoding.sealing import PayloadCodec
 from tidemill.core.errors import ConfigError
-from tidemill.store.access.key_ring import KeyRing, find_key_ring, require_key_ring
+from tidemill.store.access.key_ring import KeyRing, find_key_ring, key_place, require_key_ring
 
 if TYPE_CHECKING:
     from tidemill.store.database import DatabaseSettings
 
 #: The key id of what is compressed.
 COMPRESSED = "zlib"
+CHECK_EVERY = 1.0
 _ABOUT = "a payload"
 
 
 class Encryption:
-    """Encrypts with the newest key. Keys in a file are read again when a payload names one that is not known."""
+    """Encrypts with the newest key. A file of keys that has changed is read again within a second."""
 
     def __init__(self, settings: DatabaseSettings) -> None:
         self._settings = settings
-        self.ring: KeyRing = require_key_ring(settings.secret_key_file, settings)
+        self._ring = require_key_ring(settings.secret_key_file, settings)
+        self._version = self._file_version()
+        self._check_at = 0.0
+
+    @property
+    def ring(self) -> KeyRing:
+        """The keys as they are, or were a second ago; those that are known, if the file is gone or half written."""
+        if (now := time.monotonic()) >= self._check_at:
+            self._check_at = now + CHECK_EVERY
+            if (version := self._file_version()) != self._version:
+                with suppress(ConfigError):
+                    self._read_again()
+                    self._version = version
+        return self._ring
 
     @property
     def newest(self) -> str:
@@ -40,9 +56,20 @@ class Encryption:
     def open(self, key_id: str, sealed: bytes) -> bytes:
         if key_id == COMPRESSED:
             return zlib.decompress(sealed)
-        if key_id not in self.ring.keys:
-            self.ring = find_key_ring(self._settings.secret_key_file, self._settings) or self.ring
-        return self.ring.open(key_id, sealed, _ABOUT)
+        if key_id not in self._ring.keys:
+            self._read_again()
+        return self._ring.open(key_id, sealed, _ABOUT)
+
+    def _read_again(self) -> None:
+        self._ring = find_key_ring(self._settings.secret_key_file, self._settings) or self._ring
+
+    def _file_version(self) -> tuple[int, int, int] | None:
+        """What differs when the file has been written; None without a file."""
+        try:
+            found = key_place(self._settings.secret_key_file, self._settings).stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_ino, found.st_size
 
 
 class Compression:
