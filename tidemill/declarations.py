@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from tidemill.core.encoding.sealing import hide_in_logs
-from tidemill.core.errors import ConfigError
-from tidemill.core.jobs.job import DEFAULT_QUEUE, Origin, check_name
+from tidemill.core.errors import ConfigError, PayloadError
+from tidemill.core.jobs.job import DEFAULT_QUEUE, NewJob, Origin, check_name
 from tidemill.core.limits.size_limits import use_size_limits
 from tidemill.core.web.page import Page
 from tidemill.core.web.webhook_signature import WebhookSignature
@@ -29,7 +29,7 @@ from tidemill.engine.settings import Settings, check_names, load_settings
 from tidemill.engine.worker.context import find_current_job
 from tidemill.store.database import Database
 from tidemill.store.jobs.declared import WorkTemplate
-from tidemill.store.jobs.schedules.schedules import PROGRAM, DeclaredSchedule
+from tidemill.store.jobs.schedules.schedules import PROGRAM, DeclaredSchedule, Work
 from tidemill.store.jobs.workers import QueueLimit
 from tidemill.store.migrate import Chain
 
@@ -239,14 +239,23 @@ class Declarations:
             DeclaredSchedule(
                 name=periodic.name,
                 spec=periodic.spec,
-                job=None if periodic.run is not None else self.tasks[periodic.task].new_job(periodic.args),
+                work=self.tasks[periodic.task].new_job(periodic.args) if periodic.run is None else periodic.run(),
                 catchup=periodic.catchup,
                 jitter=periodic.jitter,
-                run=None if periodic.run is None else periodic.run(),
                 overlap=periodic.overlap,
             )
             for periodic in self.schedules.values()
         ] + (self.pipelines.schedules() if self._workflow_folder() or self.uses("pipelines") else [])
+
+    def renewed(self, work: Work) -> Work | None:
+        """What a schedule starts as it is declared now; None if it is not, or does not take its arguments any more."""
+        try:
+            if isinstance(work, NewJob):
+                task = self.tasks.get(work.task)
+                return None if task is None else task.new_job(bytes(work.args))
+            return self.runs.renewed(work)
+        except PayloadError:
+            return None
 
     def templates(self) -> list[WorkTemplate]:
         """What the tasks, workflows and dags are like, for the SQL functions that start them."""

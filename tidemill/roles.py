@@ -108,7 +108,10 @@ def maintenance_roles(database: Database, settings: Settings, declared: Declarat
     chains: Sequence[Chain] = () if declared is None else declared.chains
     schedules = None if declared is None else declared.stored_schedules()
     templates = None if declared is None else declared.templates
-    scheduler = Scheduler(database, schedules, declared_by=DECLARERS, templates=templates, cancel_run=cancel_run_within)
+    renew = None if declared is None else declared.renewed
+    scheduler = Scheduler(
+        database, schedules, declared_by=DECLARERS, templates=templates, cancel_run=cancel_run_within, renew=renew
+    )
     return RoleGroup(
         "maintenance", maintenance_role(database, settings.maintenance(), chains=chains), Role(scheduler, database)
     )

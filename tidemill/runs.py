@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tidemill.core.codec import encode
+from tidemill.core.codec import decode, encode
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.duration import Duration
 from tidemill.core.errors import ConfigError, PayloadError
@@ -360,8 +360,17 @@ class Runs:
             check_start_event(kind.workflow, event)
             check_start_fields(kind.workflow, fields)
             new = self._new_flow_run(kind, declared(kind.workflow).start_event(event, fields), self._origin())
-        rate = (new.rate_key, new.key_rate, new.key_burst)
-        return RunTemplate(new.kind, new.workflow, new.version, msgspec.Raw(new.input), *rate)
+        return _template_of(new)
+
+    def renewed(self, run: RunTemplate) -> RunTemplate | None:
+        """The run that a stored schedule starts as its workflow or dag is declared now; None if it is not."""
+        if run.kind == DAG_KIND:
+            dag = self.dags.get(run.workflow)
+            return None if dag is None else self.template(dag, decode(bytes(run.input), DagInput).args)
+        kind = self.flows.get(run.workflow)
+        if kind is None:
+            return None
+        return _template_of(self._rated(NewRun(kind.name, kind.name, kind.version, bytes(run.input))))
 
     def templates(self) -> list[WorkTemplate]:
         """What a run of each workflow and dag is like, for the SQL function `start`."""
@@ -441,6 +450,11 @@ def _refuse_ambiguous(options: dict[str, Any], fields: set[str], what: str) -> N
             f"{what}: {name!r} is both an argument of it and an option of start: give the arguments as one object, and "
             "the options beside it"
         )
+
+
+def _template_of(new: NewRun) -> RunTemplate:
+    rate = (new.rate_key, new.key_rate, new.key_burst)
+    return RunTemplate(new.kind, new.workflow, new.version, msgspec.Raw(new.input), *rate)
 
 
 def _is_meant(kind: FlowKind, workflow: type[AnyWorkflow] | AnyWorkflow | str) -> bool:

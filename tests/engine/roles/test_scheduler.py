@@ -39,7 +39,7 @@ def declared(
     app: App, spec: Schedule, *, name: str = "beat", catchup: Catchup = "one", jitter: float = 0
 ) -> DeclaredSchedule:
     return DeclaredSchedule(
-        name=name, spec=spec, job=app.declarations.tasks["tick"].new_job(b"{}"), catchup=catchup, jitter=jitter
+        name=name, spec=spec, work=app.declarations.tasks["tick"].new_job(b"{}"), catchup=catchup, jitter=jitter
     )
 
 
@@ -176,7 +176,7 @@ async def test_a_task_sees_its_origin_and_jobs_of_missed_fires_can_be_told_apart
 
     now = time.time()
     job = app.declarations.tasks["tell"].new_job(b"{}")
-    schedule = DeclaredSchedule(name="beat", spec=Every(600.0, anchor=now - 300), job=job, catchup="all", jitter=0)
+    schedule = DeclaredSchedule(name="beat", spec=Every(600.0, anchor=now - 300), work=job, catchup="all", jitter=0)
     await declare_schedules(database, [schedule], now - 3600)
     async with scheduling(app, schedule):
         await eventually(lambda: decided(database))
@@ -314,7 +314,7 @@ async def test_a_schedule_that_cannot_be_fired_does_not_stop_the_others(app: App
             "INSERT INTO tidemill.schedule (name, task, queue, spec, job, decided, next_fire) "
             "VALUES ('lost', 'tick', 'ticks', $1, $2, 0, now())",
             msgspec.json.encode(lost.spec),
-            msgspec.json.encode(lost.job),
+            msgspec.json.encode(lost.work),
         )
         await eventually(lambda: value(database, "SELECT next_fire > now() FROM tidemill.schedule WHERE name = 'lost'"))
         before = (await schedule_row(database, "clock"))["fired"]

@@ -26,6 +26,7 @@ from tidemill.store.jobs.schedules.schedules import (
     SCHEDULES_CHANNEL,
     CancelRun,
     DeclaredSchedule,
+    Renew,
     declare_schedules,
     fire_due,
     next_scheduled,
@@ -51,6 +52,7 @@ class Scheduler:
         templates: Callable[[], Sequence[WorkTemplate]] | None = None,
         clock: Clock = SYSTEM_CLOCK,
         cancel_run: CancelRun | None = None,
+        renew: Renew | None = None,
     ) -> None:
         self._database = database
         self._declared = declared
@@ -58,12 +60,13 @@ class Scheduler:
         self._templates = templates
         self._clock = clock
         self._cancel_run = cancel_run
+        self._renew = renew
         self._logged: dict[str, float] = {}
 
     async def work(self, life: Life) -> None:
         """Fire until stopped."""
         if self._declared is not None:
-            await declare_schedules(self._database, self._declared, by=self._declared_by)
+            await declare_schedules(self._database, self._declared, by=self._declared_by, renew=self._renew)
         if self._templates is not None:
             await declare(self._database, self._templates())
         life.ready()

@@ -15,7 +15,7 @@ from tidemill.declarations import Declarations
 from tidemill.ops.operator.operation import Nothing, doc, operation
 from tidemill.ops.runs.migrate import RUNS_AT_ONCE, StuckRuns, grouped, older_runs
 from tidemill.pipelines.definition.code_hash import changed_parts
-from tidemill.store.jobs.schedules.schedules import RunTemplate
+from tidemill.store.jobs.schedules.schedules import RunTemplate, stored_work
 from tidemill.store.maintenance.deploy import (
     known_monitors,
     known_streams,
@@ -198,11 +198,12 @@ async def _check_schedules(tx: Transaction, declared: Declarations) -> list[Sche
         row, each = stored[name], wanted[name]
         if decode(row["spec"], Schedule) != each.spec:
             changes.append(ScheduleChange(name, "fires at other times"))
-        if each.run is not None:
-            if row["run"] is None or _what_starts(decode(row["run"], RunTemplate)) != _what_starts(each.run):
-                changes.append(ScheduleChange(name, "starts another run"))
-        elif row["run"] is not None or encode(decode(row["job"], NewJob)) != encode(each.job):
-            changes.append(ScheduleChange(name, "enqueues another job"))
+        before = stored_work(row)
+        if isinstance(each.work, NewJob):
+            if encode(before) != encode(each.work):
+                changes.append(ScheduleChange(name, "enqueues another job"))
+        elif isinstance(before, NewJob) or _what_starts(before) != _what_starts(each.work):
+            changes.append(ScheduleChange(name, "starts another run"))
     return sorted(changes, key=lambda each: each.name)
 
 
@@ -212,13 +213,13 @@ def _what_starts(run: RunTemplate) -> tuple[Any, ...]:
 
 def _cannot_fire(row: Any, declared: Declarations, served: set[str]) -> str | None:
     """Why a schedule that was made at run time could not be fired with this version; None if it could."""
-    if row["run"] is None:
-        job = decode(row["job"], NewJob)
-        return _misfit(declared, job.task, job.queue, bytes(job.args), served)
-    run = decode(row["run"], RunTemplate)
-    if run.kind != DAG_KIND:
-        return None if run.workflow in declared.runs.flows else f"the application has no workflow {run.workflow}"
-    program, state = declared.runs.dag_kind.restore(bytes(run.input), None, [])
+    before = stored_work(row)
+    work = declared.renewed(before) or before
+    if isinstance(work, NewJob):
+        return _misfit(declared, work.task, work.queue, bytes(work.args), served)
+    if work.kind != DAG_KIND:
+        return None if work.workflow in declared.runs.flows else f"the application has no workflow {work.workflow}"
+    program, state = declared.runs.dag_kind.restore(bytes(work.input), None, [])
     return "; ".join(_node_problems(program, state, declared)) or None
 
 

@@ -130,7 +130,7 @@ async def put_schedule(tx: Transaction, args: PutSchedule, declared: Declaration
         check_tasks(tx, declared, [args.start])
         task = declared.tasks[args.start]
         periodic = Periodic.of(args.name, args.start, task.signature.pack(args.args), **times)
-        job, run = task.new_job(periodic.args), None
+        work: store.Work = task.new_job(periodic.args)
     else:
         runs = [*declared.runs.flows, *declared.runs.dags]
         if args.start not in runs:
@@ -139,10 +139,10 @@ async def put_schedule(tx: Transaction, args: PutSchedule, declared: Declaration
                 f"there is no task, flow or dag {args.start!r}; this application declares: "
                 f"{', '.join(known) or 'none'}{did_you_mean(args.start, known)}"
             )
-        job, run = None, declared.runs.template(args.start, args.args)
+        work = declared.runs.template(args.start, args.args)
         periodic = Periodic.of(args.name, args.start, b"", **times)
     made = DeclaredSchedule(
-        args.name, periodic.spec, job, periodic.catchup, periodic.jitter, store.OPERATOR, run, periodic.overlap
+        args.name, periodic.spec, work, periodic.catchup, periodic.jitter, store.OPERATOR, periodic.overlap
     )
     await store.put_schedule(tx, made)
     (row,) = await tx.fetch(store.LIST_SCHEDULES, args.name)

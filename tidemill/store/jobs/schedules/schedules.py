@@ -63,6 +63,10 @@ ON CONFLICT (name) DO UPDATE SET task = excluded.task, queue = excluded.queue, s
 #: Deletes schedules that these no longer declare.
 PRUNE_SCHEDULES = "DELETE FROM tidemill.schedule WHERE name <> ALL ($1) AND declared_by = ANY ($2)"
 
+#: What the schedules that were made at run time start.
+MADE_AT_RUN_TIME = "SELECT name, job, run FROM tidemill.schedule WHERE made_by IS NOT NULL ORDER BY name FOR UPDATE"
+START_RENEWED = "UPDATE tidemill.schedule SET queue = $2, job = $3, run = $4 WHERE name = $1"
+
 #: Deletes a schedule that was made at run time.
 DELETE_SCHEDULE = "DELETE FROM tidemill.schedule WHERE name = $1 AND made_by IS NOT NULL RETURNING name"
 
@@ -150,16 +154,20 @@ class RunTemplate(msgspec.Struct, frozen=True):
     key_burst: float | None = None
 
 
+#: What each fire of a schedule enqueues or starts, and how the code declares the same now; None if it does not.
+Work = NewJob | RunTemplate
+Renew = Callable[[Work], Work | None]
+
+
 class DeclaredSchedule(msgspec.Struct, frozen=True):
-    """A schedule as it is declared, with the job that each fire enqueues or the run that it starts."""
+    """A schedule as it is declared."""
 
     name: str
     spec: Schedule
-    job: NewJob | None
+    work: Work
     catchup: str
     jitter: float
     declared_by: str = PROGRAM
-    run: RunTemplate | None = None
     overlap: str = "allow"
 
 
@@ -180,34 +188,60 @@ async def declare_schedules(
     now: float | None = None,
     *,
     by: Collection[str] = (PROGRAM,),
+    renew: Renew | None = None,
 ) -> None:
-    """Replace the stored schedules of these declarers with theirs, as of `now` by the database's clock."""
+    """Replace the stored schedules of these declarers with theirs, as of `now` by the database's clock.
+
+    Those that were made at run time stay, and start what the code declares now: `renew` says how.
+    """
     async with database.transaction(patience=None) as connection:
         if now is None:
             now = float(await connection.fetchval(DATABASE_NOW) or 0.0)
         await connection.execute(database.sql(PRUNE_SCHEDULES), [s.name for s in declared], list(by))
         for schedule in sorted(declared, key=lambda s: s.name):
             await _upsert(database, connection, schedule, now, None)
+        if renew is not None:
+            await _renew(database, connection, renew)
         await connection.execute(database.sql(NOTIFY_SCHEDULES))
+
+
+async def _renew(database: Database, connection: Executor, renew: Renew) -> None:
+    for row in await connection.fetch(database.sql(MADE_AT_RUN_TIME)):
+        if (work := renew(stored_work(row))) is not None:
+            queue = work.queue if isinstance(work, NewJob) else ""
+            await connection.execute(database.sql(START_RENEWED), row["name"], queue, *_columns(database, work))
+
+
+def stored_work(row: asyncpg.Record) -> Work:
+    """What each fire of a stored schedule enqueues or starts."""
+    return decode(row["job"], NewJob) if row["run"] is None else decode(row["run"], RunTemplate)
+
+
+def _columns(database: Database, work: Work) -> tuple[bytes, bytes | None]:
+    """The columns `job` and `run` of a schedule."""
+    if isinstance(work, NewJob):
+        return _sealed(database, encode(work), "args"), None
+    return b"{}", _sealed(database, encode(work), "input")
 
 
 async def _upsert(
     database: Database, connection: Executor, schedule: DeclaredSchedule, now: float, made_by: str | None
 ) -> None:
-    job, run = schedule.job, schedule.run
+    work = schedule.work
+    job, run = _columns(database, work)
     await connection.execute(
         database.sql(UPSERT_SCHEDULE),
         schedule.name,
-        job.task if job is not None else run.workflow if run is not None else "",
-        job.queue if job is not None else "",
+        work.task if isinstance(work, NewJob) else work.workflow,
+        work.queue if isinstance(work, NewJob) else "",
         encode(schedule.spec),
-        b"{}" if job is None else _sealed(database, encode(job), "args"),
+        job,
         schedule.catchup,
         schedule.jitter,
         next_fire(schedule.spec, now),
         now,
         schedule.declared_by,
-        None if run is None else _sealed(database, encode(run), "input"),
+        run,
         schedule.overlap,
         made_by,
     )
@@ -226,7 +260,7 @@ async def put_schedule(tx: Transaction, schedule: DeclaredSchedule) -> bool:
     await _upsert(tx.database, tx.connection, schedule, now, tx.by)
     await tx.execute(NOTIFY_SCHEDULES)
     was = None if before is None else {"task": before["task"], "spec": decode(before["spec"])}
-    made = schedule.job.task if schedule.job is not None else schedule.run and schedule.run.workflow
+    made = schedule.work.task if isinstance(schedule.work, NewJob) else schedule.work.workflow
     await tx.audit("schedule.put", schedule.name, before=was, after={"task": made, "spec": schedule.spec})
     return before is None
 
