@@ -9,6 +9,7 @@ import pytest
 
 from tidemill import App
 from tidemill.core.errors import ConfigError, PayloadError, UnknownTaskError
+from tidemill.core.jobs.job import NewJob
 from tidemill.core.retry import RetryPolicy
 from tidemill.core.schedule import Cron, Every
 
@@ -114,8 +115,8 @@ def test_a_periodic_task_declares_a_schedule_of_its_name(app: App) -> None:
     (declared,) = app.declarations.stored_schedules()
     assert (declared.name, declared.catchup, declared.jitter) == ("refresh", "skip", 10.0)
     assert declared.spec == Cron("*/5 * * * *", "Europe/Paris")
-    assert declared.job is not None
-    assert (declared.job.task, declared.job.queue) == ("refresh", "fetch")
+    assert isinstance(declared.work, NewJob)
+    assert (declared.work.task, declared.work.queue) == ("refresh", "fetch")
 
 
 def test_a_task_may_have_further_schedules_with_arguments(app: App) -> None:
@@ -124,10 +125,9 @@ def test_a_task_may_have_further_schedules_with_arguments(app: App) -> None:
 
     app.schedule("daily", report.call(kind="short"), every="1d")
     app.schedule("weekly", report.call("long"), cron="@weekly")
-    assert [(d.name, bytes(d.job.args)) for d in app.declarations.stored_schedules() if d.job is not None] == [
-        ("daily", b'{"kind":"short"}'),
-        ("weekly", b'{"kind":"long"}'),
-    ]
+    stored = app.declarations.stored_schedules()
+    arguments = [(each.name, bytes(each.work.args)) for each in stored if isinstance(each.work, NewJob)]
+    assert arguments == [("daily", b'{"kind":"short"}'), ("weekly", b'{"kind":"long"}')]
     assert app.declarations.schedules["daily"].spec == Every(86400.0)
     with pytest.raises(ConfigError, match="two schedules are called 'daily'"):
         app.schedule("daily", report.call(kind="x"), every="1h")

@@ -12,6 +12,7 @@ from tests.support.shop import Asking, Word
 from tidemill import App
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.dags import Dag, input_node
+from tidemill.engine.jobs.task import ScheduleOptions
 from tidemill.flows import step
 from tidemill.flows.errors import WorkflowValidationError
 from tidemill.ops.runs.events import SendEvent, send_event
@@ -61,6 +62,9 @@ WRONG: list[tuple[Wrong, str]] = [
     (lambda shop: shop.app.start("Askng"), "did you mean 'Asking'"),
     (lambda shop: shop.app.start(Asking, prioritty=3), "did you mean 'priority'"),
     (lambda shop: shop.app.start(Asking, Word(text="a")), "starts with a Topic, and not with"),
+    (lambda shop: shop.app.start(Asking, Topic(), delya=1), "start has no option 'delya'; did you mean 'delay'"),
+    (lambda shop: shop.app.start("asks", {}, delya=1), "start has no option 'delya'; did you mean 'delay'"),
+    (lambda shop: shop.app.start(Asking, Topic(), topic="a"), "the start event and the keyword 'topic': give one"),
     (lambda shop: shop.app.publish("", {}), "'' is not a topic name"),
     (lambda shop: shop.app.publish("news", {}, key=7), "key=7 is not text"),
     (lambda shop: shop.app.publish("news", {}, ky="a"), "publish has no option 'ky'; did you mean 'key'"),
@@ -108,6 +112,8 @@ async def test_a_wrong_call_is_answered_with_what_to_write(app: App) -> None:
 UNSTORABLE = [
     ({"priority": True}, "priority True is outside 0 to 9"),
     ({"priority": 5.0}, "priority 5.0 is outside 0 to 9"),
+    ({"tags": [None]}, "tag None is not text"),
+    ({"tags": [["a"]]}, r"tag \['a'\] is not text"),
     ({"tags": ["\0"]}, "tag '.x00' cannot be stored: it contains NUL"),
     ({"tags": ["\ud800"]}, "cannot be stored: it contains NUL or half of a surrogate pair"),
     ({"at": datetime.max.replace(tzinfo=UTC)}, "at=9999-.* is not within the years 1 to 9999, in UTC; leave it out"),
@@ -142,3 +148,18 @@ def test_a_priority_is_a_whole_number_wherever_it_is_declared(app: App, wrong: A
         app.task(priority=wrong)(lambda: None)
     with pytest.raises(WorkflowValidationError, match="outside 0 to 9"):
         step(queue="q", priority=wrong)(Asking.ask)
+
+
+def test_tags_are_words_wherever_they_are_declared(app: App) -> None:
+    with pytest.raises(ConfigError, match="tags='mail' is one string"):
+        app.task(tags="mail")(lambda: None)
+
+
+@pytest.mark.parametrize("option", sorted(ScheduleOptions.__annotations__))
+def test_a_task_takes_the_options_of_its_schedule_only_with_a_schedule(app: App, option: str) -> None:
+    given = {"timezone": "Europe/Paris", "catchup": "all", "jitter": 30.0, "overlap": "skip"}[option]
+    with pytest.raises(ConfigError, match=f"{option}= is of a schedule: add cron= or every="):
+        app.task(name="unscheduled", **{option: given})(lambda: None)
+    app.task(name="scheduled", cron="0 3 * * *", **{option: given})(lambda: None)
+    periodic = app.declarations.schedules["scheduled"]
+    assert (periodic.spec.timezone if option == "timezone" else getattr(periodic, option)) == given  # pyright: ignore[reportAttributeAccessIssue]

@@ -43,7 +43,7 @@ from tidemill.engine.jobs.task import BatchTaskDecorator, Call, P, R, Task, Task
 from tidemill.engine.jobs.view import JobView
 from tidemill.engine.models.spec import ModelSpec
 from tidemill.engine.settings import SettingOptions, Settings
-from tidemill.jobs import Jobs, ScheduleOptions, StepJobs, declare_pipeline, periodic_of
+from tidemill.jobs import Jobs, StepJobs, declare_pipeline, periodic_of
 from tidemill.ops.operator.local import Local
 from tidemill.ops.operator.operation import A, Operation
 from tidemill.store.database import Database
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from tidemill.pipelines.stores.state_store import PipelineStates
     from tidemill.pipelines.workflows import TriggerWorkflow
     from tidemill.runs import DurableWorkflowOptions, Runs
-    from tidemill.start_calls import StartSync
+    from tidemill.start_calls import DeclareSchedule, StartSync
     from tidemill.streaming import PublishOptions, Streams
     from tidemill.streams.definition.stream import Stream
 
@@ -160,23 +160,17 @@ class App:
         self.declarations.call_on_failure(task)
         return task
 
-    def schedule(
-        self,
-        name: str,
-        what: Call[Any] | Dag[Any] | type[AnyWorkflow] | AnyWorkflow,
-        given: Any = None,
-        /,
-        *,
-        cron: str | None = None,
-        every: Duration | None = None,
-        **options: Unpack[ScheduleOptions],
-    ) -> None:
-        """Enqueue a task, or start a workflow or dag, on a schedule.
+    if TYPE_CHECKING:
+        schedule: DeclareSchedule
+    else:
 
-        app.schedule("night", refresh.call(shop=3), cron="0 3 * * *", timezone="Europe/Berlin")
-        app.schedule("digest", Article, Topic(topic="tides"), every="1h", overlap="skip")
-        """
-        self.declarations.add_schedule(periodic_of(self.declarations, name, what, given, cron, every, options))
+        def schedule(self, name, what, given=None, /, *, cron=None, every=None, **options) -> None:
+            """Enqueue a task, or start a workflow or dag, on a schedule.
+
+            app.schedule("night", refresh.call(shop=3), cron="0 3 * * *", timezone="Europe/Berlin")
+            app.schedule("digest", Article, Topic(topic="tides"), every="1h", overlap="skip")
+            """
+            self.declarations.add_schedule(periodic_of(self.declarations, name, what, given, cron, every, options))
 
     def queue(self, name: str, **options: Unpack[QueueOptions]) -> None:
         """Limit how fast jobs of a queue start, over all workers together: `rate="100/s"`; weigh its fair keys.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, Any, Generic
 
 from typing_extensions import Unpack
@@ -52,7 +52,7 @@ class BatchHandle(Generic[R_co]):
     def __repr__(self) -> str:
         return f"<batch b{self.id}>"
 
-    def __await__(self) -> Any:
+    def __await__(self) -> Generator[Any, Any, list[R_co]]:
         return self.results().__await__()
 
     async def view(self) -> BatchView:

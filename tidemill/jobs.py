@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from typing_extensions import Unpack
@@ -17,7 +17,6 @@ from tidemill.core.duration import Duration
 from tidemill.core.errors import ConfigError
 from tidemill.core.jobs.batch import BatchRef, NewBatch
 from tidemill.core.jobs.job import JobRef, NewJob, check_name
-from tidemill.core.schedule import Catchup, Overlap
 from tidemill.declarations import Declarations
 from tidemill.engine.application.connections import OpenConnection
 from tidemill.engine.jobs.bulk import ManyJobs
@@ -34,7 +33,7 @@ from tidemill.engine.jobs.enqueue_options import EnqueueOptions, ManyOptions
 from tidemill.engine.jobs.enqueuer import MANY_CHUNK
 from tidemill.engine.jobs.job_handle import JobHandle
 from tidemill.engine.jobs.origin import origin_here
-from tidemill.engine.jobs.task import Call, Periodic, R, Task, TaskOptions
+from tidemill.engine.jobs.task import Call, Periodic, R, ScheduleOptions, Task, TaskOptions
 from tidemill.engine.jobs.view import JobView
 from tidemill.engine.models.spec import require_model
 from tidemill.engine.runs.durable_run import WorkEnd
@@ -316,19 +315,6 @@ def _adding(database: Database, batch: int, chunks: Iterable[ManyJobs]) -> State
     for many in chunks:
         added += yield from add_statements(database, batch, many.each())
     return added
-
-
-class ScheduleOptions(TypedDict, total=False):
-    """The options of `app.schedule` beside its times."""
-
-    timezone: str
-    """Of a cron expression: `Europe/Berlin`; UTC if not given."""
-    catchup: Catchup
-    """What to do about fires that were missed: "skip", "one" or "all"."""
-    jitter: Duration
-    """What is started begins up to this much later."""
-    overlap: Overlap
-    """What a fire does while the job or run of the previous one is unfinished: "allow", "skip", "queue" or "cancel"."""
 
 
 def periodic_of(

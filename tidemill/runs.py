@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tidemill.core.codec import decode, encode
-from tidemill.core.did_you_mean import did_you_mean
+from tidemill.core.did_you_mean import did_you_mean, refuse_unknown
 from tidemill.core.duration import Duration
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.core.jobs.job import Origin, check_name
@@ -262,6 +262,7 @@ class Runs:
             read = read_args(dag) if dag.args is None and given is None else fields
             refuse_job_options(more, more if read is None else read)
             if given is not None and more:
+                refuse_unknown("start", more, {*START_OPTIONS, *declared_args(dag), "conn"})
                 raise ConfigError(_NOT_BOTH.format("its arguments as one object", min(more)))
             _refuse_ambiguous(options, fields, f"dag {dag.name}")
             made = self._new_dag_run(dag, args_of_run(more if given is None else given), origin)
@@ -270,6 +271,7 @@ class Runs:
         fields = set(start_field_names(kind.workflow)) if given is None else set[str]()
         refuse_job_options(more, fields)
         if given is not None and more:
+            refuse_unknown("start", more, {*START_OPTIONS, *start_field_names(kind.workflow), "conn"})
             raise ConfigError(_NOT_BOTH.format("the start event", min(more)))
         check_start_event(kind.workflow, given)
         if given is None:

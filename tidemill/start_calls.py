@@ -1,4 +1,4 @@
-"""The types of calls that start runs of workflows and dags, for those that pass them on: wrong calls are errors."""
+"""The types of calls that start runs of workflows and dags, now or on a schedule: wrong calls are errors."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 from typing_extensions import Unpack
 
 if TYPE_CHECKING:
+    from tidemill.core.duration import Duration
     from tidemill.dags.definition.model import ArgsT, Dag
     from tidemill.dags.runner.dag_handle import DagHandle
+    from tidemill.engine.jobs.task import Call, ScheduleOptions
     from tidemill.engine.runs.start_options import StartOptions
-    from tidemill.flows.definition.workflow import ResultT, StartT, Workflow
+    from tidemill.flows.definition.workflow import AnyWorkflow, ResultT, StartT, Workflow
     from tidemill.flows.runner.run_handle import RunHandle
 
 
@@ -71,3 +73,57 @@ class StartWithin(Protocol):
 
     @overload
     def __call__(self, name: str, given: Any = None, /, **more: Any) -> Awaitable[Any]: ...
+
+
+class DeclareSchedule(Protocol):
+    """`app.schedule`: a call of a task, or a workflow or dag with its input."""
+
+    @overload
+    def __call__(
+        self,
+        name: str,
+        call: Call[Any],
+        /,
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> None: ...
+
+    @overload
+    def __call__(
+        self,
+        name: str,
+        dag: Dag[ArgsT],
+        args: ArgsT | dict[str, Any],
+        /,
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> None: ...
+
+    @overload
+    def __call__(
+        self,
+        name: str,
+        workflow: type[Workflow[StartT, Any]] | Workflow[StartT, Any],
+        start_event: StartT | dict[str, Any],
+        /,
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> None: ...
+
+    @overload
+    def __call__(
+        self,
+        name: str,
+        what: Dag[Any] | type[AnyWorkflow] | AnyWorkflow,
+        /,
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> None: ...

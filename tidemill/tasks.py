@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.duration import Duration, parse_duration, parse_limit
@@ -12,16 +12,16 @@ from tidemill.core.jobs.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, check_name
 from tidemill.core.limits.memory_size import Memory, parse_memory
 from tidemill.core.limits.resources import Needs, parse_resources
 from tidemill.core.retry import RetryPolicy, retry as retry_policy
-from tidemill.core.schedule import Catchup
 from tidemill.declarations import Declarations
 from tidemill.engine.batching import Batch
 from tidemill.engine.jobs.batched_task import batched_task
-from tidemill.engine.jobs.task import Task, TaskOptions
+from tidemill.engine.jobs.enqueue_options import read_words
+from tidemill.engine.jobs.task import ScheduleOptions, Task, TaskOptions
 from tidemill.engine.jobs.webhook import webhook_callback
 
 
-class TaskDeclaration(TypedDict, total=False):
-    """The options of `app.task`."""
+class TaskDeclaration(ScheduleOptions, total=False):
+    """The options of `app.task`; those of a schedule are for `cron` or `every`."""
 
     name: str | None
     """Its name; that of the function, if not given."""
@@ -64,11 +64,6 @@ class TaskDeclaration(TypedDict, total=False):
     """Also enqueue it at these times: a cron expression."""
     every: Duration | None
     """Also enqueue it this often."""
-    timezone: str
-    catchup: Catchup
-    """What its schedule does about fires that it missed: "skip", "one" or "all"."""
-    jitter: Duration
-    """The jobs of its schedule start up to this much later."""
 
 
 def declare_task(
@@ -79,7 +74,10 @@ def declare_task(
     if unknown := given.keys() - set(known):
         hint = did_you_mean(min(unknown), known) or f"; its options are {', '.join(sorted(known))}"
         raise ConfigError(f"task has no option {min(unknown)!r}{hint}")
-    times = {name: given[name] for name in ("timezone", "catchup", "jitter") if name in given}
+    times: Any = {name: given[name] for name in _OF_SCHEDULES if name in given}
+    is_scheduled = given.get("cron") is not None or given.get("every") is not None
+    if times and not is_scheduled:
+        raise ConfigError(f"{min(times)}= is of a schedule: add cron= or every=")
     options = read_task_options(**{each: value for each, value in given.items() if each not in _NOT_OF_JOBS})
     batch: Batch | None = given.get("batch")
 
@@ -92,14 +90,15 @@ def declare_task(
         declared.add_task(task)
         if options.webhook is not None:
             declared.use_webhooks()
-        if given.get("cron") is not None or given.get("every") is not None:
+        if is_scheduled:
             schedule(task.name, task.call(), cron=given.get("cron"), every=given.get("every"), **times)
         return task
 
     return declare if function is None else declare(function)
 
 
-_NOT_OF_JOBS = ("name", "batch", "cron", "every", "timezone", "catchup", "jitter")
+_OF_SCHEDULES = tuple(ScheduleOptions.__annotations__)
+_NOT_OF_JOBS = ("name", "batch", "cron", "every", *_OF_SCHEDULES)
 
 
 def read_task_options(
@@ -130,7 +129,7 @@ def read_task_options(
         stall=None if stall is None else parse_duration(stall, what="stall"),
         memory=None if memory is None else parse_memory(memory, what="memory"),
         resources=None if resources is None else parse_resources(resources),
-        tags=tuple(tags),
+        tags=read_words(tags),
         on_failure=None if on_failure is None else on_failure.callback(),
         webhook=None if webhook is None else webhook_callback(webhook),
         rate=per_second,

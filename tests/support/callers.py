@@ -15,7 +15,7 @@ from django.conf import settings
 from django.db import connections
 from django.db.backends.postgresql.base import DatabaseWrapper
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.rows import DictRow, dict_row
+from psycopg.rows import DictRow, dict_row, scalar_row
 from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
@@ -147,9 +147,18 @@ async def psycopg_async(url: str) -> AsyncIterator[Caller]:
 
 
 @asynccontextmanager
-async def psycopg_with_dict_rows(url: str) -> AsyncIterator[Caller]:
-    with psycopg.Connection[DictRow].connect(url, row_factory=dict_row) as connection:
+async def psycopg_with_scalar_rows(url: str) -> AsyncIterator[Caller]:
+    """A connection whose rows are neither tuples nor have all columns."""
+    with psycopg.Connection[Any].connect(url, row_factory=scalar_row) as connection:
         yield Caller(connection, plain=True, clause=str.encode)
+
+
+@asynccontextmanager
+async def psycopg_with_raw_queries(url: str) -> AsyncIterator[Caller]:
+    """A connection whose statements have parameters such as `$1`, and whose rows are dicts."""
+    async with await psycopg.AsyncConnection[DictRow].connect(url, row_factory=dict_row) as connection:
+        connection.cursor_factory = psycopg.AsyncRawCursor[DictRow]
+        yield Caller(connection, plain=False, clause=str.encode)
 
 
 @asynccontextmanager
@@ -245,7 +254,8 @@ CALLERS = {
     "Django": django,
     "psycopg": psycopg_plain,
     "psycopg async": psycopg_async,
-    "psycopg with dict rows": psycopg_with_dict_rows,
+    "psycopg with scalar rows": psycopg_with_scalar_rows,
+    "psycopg async with raw queries": psycopg_with_raw_queries,
     "asyncpg": asyncpg_plain,
     "asyncpg pool": asyncpg_pooled,
     "SQLAlchemy Core": sqlalchemy_core,

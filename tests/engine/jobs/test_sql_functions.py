@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from datetime import timedelta
 from typing import Any
@@ -162,7 +163,7 @@ async def test_a_trigger_enqueues_and_wakes_an_idle_worker(app: App, database: D
         await eventually(lambda: _is(database, done, 3), timeout=10)
 
 
-async def _is(database: Database, statement: str, wanted: int) -> bool:
+async def _is(database: Database, statement: str, wanted: object) -> bool:
     return await value(database, statement) == wanted
 
 
@@ -233,6 +234,22 @@ async def test_a_moment_that_no_process_could_read_is_refused(app: App, sql: Any
         ("""enqueue('send_receipt', '{"order_id": 7}', tags => ARRAY[NULL]::text[])""", "a tag is NULL"),
         ("""enqueue('send_receipt', '{"order_id": 7}', unique_key => repeat('x', 1801))""", "at most 1800 bytes"),
         ("""enqueue('send_receipt', '{"order_id": 7}', fair_key => repeat('x', 1801))""", "at most 1800 bytes"),
+        ("""enqueue('send_receipt', '{"order_id": 7}', delay => '-1 s')""", "delay, .* are not below zero"),
+        ("""enqueue('send_receipt', '{"order_id": 7}', unique_key => 'k', debounce => '-1 s')""", "not below zero"),
+        ("enqueue_batch('alone', '{}', name => ' a')", "' a' is not a batch name"),
+        ("start('Letter', '{}', tags => ARRAY[NULL]::text[])", "a tag is NULL"),
+        ("start('Letter', '{}', deadline => '-1 s')", "delay and deadline are not below zero"),
+        ("start('Letter', '{}', unique_key => repeat('x', 1801))", "at most 1800 bytes"),
+        ("start('Letter', '{}', unique_key => '~r1')", "for Tidemill's own keys"),
+        ("publish('', '{}')", "'' is not a topic name"),
+        ("publish(NULL, '{}')", "NULL is not a topic name"),
+        ("publish('orders', NULL)", "payload is NULL: write 'null' for the null of JSON"),
+        ("send(99, NULL)", "an event is sent by the name of its class"),
+        ("send(99, 'shop.LetterApproved', NULL)", "must be a JSON object"),
+        ("send(99, 'shop.LetterApproved', '[1]')", "must be a JSON object"),
+        ("send(99, 'shop.LetterApproved', '{}', delay => '1 s', at => now())", "either delay or at"),
+        ("send(99, 'shop.LetterApproved', '{}', delay => '-1 s')", "delay is not below zero"),
+        ("send(tidemill.start('nightly'), 'shop.LetterApproved')", "is of a dag, which takes no events"),
         ("send(99, 'LetterApproved')", "there is no event LetterApproved"),
         ("send(99, 'shop.LetterApproved')", "there is no run 99"),
     ],
@@ -374,3 +391,30 @@ async def _cannot_do_more(connection: Any) -> None:
     for call in ("admit_throttled(ARRAY['of acme'])", "take_tokens('mail', 1)", "insert_job('alone', '{}')"):
         with pytest.raises((asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedFunctionError)):
             await connection.fetch(f"SELECT tidemill.{call}")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"day": 1}, "dag of_day: bad arguments: day: 1 is not of type"),
+        ({}, "dag of_day: bad arguments: .* is a required property"),
+        ({"day": "monday", "dya": 1}, "there is no argument 'dya'; did you mean 'day'"),
+    ],
+)
+async def test_a_dag_with_wrong_arguments_needs_attention_before_any_node_runs(
+    app: App, database: Database, given: dict[str, Any], said: str
+) -> None:
+    day = {
+        "type": "object",
+        "properties": {"day": {"type": "string"}},
+        "required": ["day"],
+        "additionalProperties": False,
+    }
+    app.dag(Dag("of_day", [node("only", "alone", args={"n": 1})], args=day))
+    await declare(database, app.declarations.templates())
+    run = await value(database, "SELECT tidemill.start('of_day', $1)", json.dumps(given))
+    right = await value(database, "SELECT tidemill.start('of_day', $1)", json.dumps({"day": "monday"}))
+    async with app.running():
+        states = f"SELECT string_agg(state, ' ' ORDER BY id) FROM tidemill.run WHERE id IN ({run}, {right})"
+        await eventually(lambda: _is(database, states, "needs_attention succeeded"))
+    assert re.search(said, await value(database, "SELECT note FROM tidemill.run WHERE id = $1", run))

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import asyncpg
 import pytest
 
 from tests.support.start_table import OPTIONS
@@ -19,7 +20,7 @@ from tidemill.engine.jobs.enqueue_options import EnqueueOptions, ManyOptions
 from tidemill.engine.runs.start_options import NOT_FOR_RUNS, StartOptions
 from tidemill.ops.jobs.batches import EnqueueBatch, enqueue_batch
 from tidemill.ops.jobs.jobs import EnqueueJob, enqueue_job
-from tidemill.ops.runs.runs import StartRun, start_run
+from tidemill.ops.runs.runs import RunStarted, StartRun, start_run
 from tidemill.ops.runs.start import StartWork, start_work
 from tidemill.server.mcp.tools import offered_tools
 from tidemill.server.rpc import operations_pb2
@@ -144,3 +145,23 @@ async def test_an_option_that_runs_do_not_have_is_refused_with_what_there_is_ins
         await shop.do(start_work, StartWork(name="order", **http(option)))
     assert NOT_FOR_RUNS[min(NOT_FOR_RUNS.keys() & http(option).keys())] in str(refused.value)
     await shop.do(start_run, StartRun(workflow="order"))
+
+
+@pytest.mark.parametrize(("key", "said"), [("x" * 1801, "at most 1800 bytes"), ("~child", "for Tidemill's own keys")])
+async def test_a_unique_key_of_a_run_is_refused_whoever_asks(
+    shop: App, database: Database, key: str, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        await shop.start("order", unique_key=key)
+    with pytest.raises(ConfigError, match=said):
+        await shop.do(start_run, StartRun(workflow="order", unique_key=key))
+    with pytest.raises(asyncpg.InvalidParameterValueError, match=said):
+        await database.fetch("SELECT tidemill.start('order', unique_key => $1)", key)
+
+
+@pytest.mark.parametrize("key", ["x" * 1800, "größe\t7", ""])
+async def test_any_other_unique_key_of_a_run_is_taken_whoever_asks(shop: App, database: Database, key: str) -> None:
+    run = await shop.start("order", unique_key=key)
+    assert await shop.do(start_run, StartRun(workflow="order", unique_key=key)) == RunStarted(run.id, created=False)
+    (row,) = await database.fetch("SELECT tidemill.start('order', unique_key => $1)", key)
+    assert row[0] == run.id

@@ -23,6 +23,11 @@ app.retry(max_attempt=5)  # wrong
 app.schedule("night", count_rows.call(), cron="0 3 * * *")  # wrong
 app.schedule("night", count_rows.call(path="a"), corn="0 3 * * *")  # wrong
 app.schedule("night", count_rows, cron="0 3 * * *")  # wrong
+app.schedule("night", nightly, Topic(topic="tides"), cron="0 3 * * *")  # wrong
+app.schedule("night", Article, Nightly(day="monday"), cron="0 3 * * *")  # wrong
+app.schedule("night", "count_rows", cron="0 3 * * *")  # wrong
+app.schedule("night", count_rows.call(path="a"), every="1h", overlap="replace")  # wrong
+app.task(every="1h", overlap="replace")  # wrong
 app.task(queu="mail")  # wrong
 app.workflow(timeuot=3)  # wrong
 
@@ -62,7 +67,8 @@ async def jobs() -> None:
     await app.batch([send_receipt.call(order_id=7)], on_success="send_receipt")  # wrong
     await app.jobs.enqueue(send_receipt.call(order_id=7), delya="10m")  # wrong
     text: str = await (await app.enqueue(count_rows.call(path="a")))  # wrong
-    print(text, await app.wait("12"))  # wrong
+    texts: list[str] = await (await app.batch([count_rows.call(path="a")]))  # wrong
+    print(texts, text, await app.wait("12"))  # wrong
 
 
 async def runs() -> None:

@@ -45,7 +45,7 @@ async def measure(texts: list[str]) -> list[int]:
     return [len(text) for text in texts]
 
 
-@app.task(every="1h")
+@app.task(every="1h", overlap="skip", jitter="1m")
 async def refresh() -> None:
     """A task with a schedule."""
 
@@ -106,6 +106,10 @@ nightly = app.dag(Dag("nightly", [node("count", "count_rows", args={"path": ref(
 loose = Dag("loose", [node("count", "count_rows", args={"path": ref("$.run.day")})])
 
 app.schedule("night", count_rows.call(path="all.csv"), cron="0 3 * * *", timezone="Europe/Paris")
+app.schedule("nightly", nightly, Nightly(day="monday"), every="1d", overlap="queue")
+app.schedule("loosely", loose, {"day": "monday"}, every="1d")
+app.schedule("article", Article, Topic(topic="tides"), every="1h", catchup="skip")
+app.schedule("untyped", Untyped, every="1h")
 kafka = KafkaSource("posts", bootstrap="broker:9092", max_qps=10)
 table = PostgresSource("events", id="number", time=["at", "created"])
 policy: RetryPolicy = app.retry(5)

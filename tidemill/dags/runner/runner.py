@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tidemill.core.codec import decode, encode, storable
-from tidemill.core.errors import TidemillError
+from tidemill.core.errors import PayloadError, TidemillError
 from tidemill.core.expressions.refs import RefResolver
 from tidemill.core.ticks import Command, Completed, EndRun, Publish, Received, Resumed, RunWork, Started, Tick
 from tidemill.dags.definition.model import Dag
@@ -45,6 +45,8 @@ class DagInput(msgspec.Struct, omit_defaults=True):
     dag: msgspec.Raw
     args: dict[str, Any] = {}
     seed: msgspec.Raw = msgspec.Raw()
+    unchecked: bool = False
+    """Whether nothing has checked the arguments: SQL has started it."""
 
 
 class DagKind:
@@ -89,10 +91,20 @@ class DagKind:
         self, run_worker: RunWorker, row: Any, snapshot: bytes | None, ticks: list[bytes], definition: bytes | None
     ) -> tuple[DagRun, list[Tick]]:
         """Open a stored run, which has its own definition; returns it with the tick that continues it."""
+        if row["seq"] == 0:
+            self._check_stored(row["input"])
         program, state = self.restore(row["input"], snapshot, ticks)
         run = DagRun(program, self._jobs(row["input"]), run_worker, row["id"], stored=row["seq"], state=state)
         now = run_worker.clock.now()
         return run, [Resumed(now, queued=True) if row["seq"] else started(now, row["input"])]
+
+    def _check_stored(self, stored: bytes) -> None:
+        given = decode(stored, DagInput)
+        if given.unchecked:
+            try:
+                self.check_args(Dag.from_json(bytes(given.dag)), given.args)
+            except PayloadError as error:
+                raise PayloadError(f"{error}; cancel the run, and start another one") from error
 
     def _jobs(self, stored: bytes) -> NodeJobs:
         return self._programs(bytes(decode(stored, DagInput).dag))[1]

@@ -103,7 +103,13 @@ def read_words(value: Any) -> tuple[str, ...]:
         raise ConfigError(f"tags={value!r} is one string; write a list, such as [{value!r}]")
     if not isinstance(value, Iterable):
         raise ConfigError(f"tags={value!r:.100} are not tags: write a list of words, such as ['nightly']")
-    return tuple(check_storable("tag", str(word)) for word in value)
+    return tuple(_read_word(word) for word in value)
+
+
+def _read_word(word: Any) -> str:
+    if not isinstance(word, str):
+        raise ConfigError(f"tag {word!r:.100} is not text, such as 'nightly'")
+    return check_storable("tag", word)
 
 
 def _read_limit(value: Any, given: Mapping[str, Any], task: Task[Any, Any, Any]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, Generic, Literal, ParamSpec, Protocol, overload
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypedDict, overload
 
 import msgspec
 from typing_extensions import TypeVar
@@ -85,6 +85,19 @@ class TaskOptions(msgspec.Struct, frozen=True):
             webhook=self.webhook,
         )
         return None if options == JobOptions() else options
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """The options of `app.schedule` beside its times."""
+
+    timezone: str
+    """Of a cron expression: `Europe/Berlin`; UTC if not given."""
+    catchup: Catchup
+    """What to do about fires that were missed: "skip", "one" or "all"."""
+    jitter: Duration
+    """What is started begins up to this much later."""
+    overlap: Overlap
+    """What a fire does while the job or run of the previous one is unfinished: "allow", "skip", "queue" or "cancel"."""
 
 
 class Periodic(msgspec.Struct, frozen=True):

@@ -138,7 +138,7 @@ class FlowKind:
         try:
             return decode_event(data)
         except PayloadError as error:
-            raise PayloadError(f"{error}; {WAYS_OUT}") from error
+            raise PayloadError(f"{error}; {WAYS_OUT} and start another one") from error
 
     def begin(self, run_worker: RunWorker, number: int, event: Event, new: NewRun) -> DurableFlowRun:
         """Create a new run in this process."""

@@ -134,9 +134,6 @@ async def list_runs(at: Reader, args: ListRuns) -> PageOf[RunLine]:
 @operation("POST /runs", role="operator", status=201)
 async def start_run(tx: Transaction, args: StartRun, declared: Declarations) -> RunStarted:
     """Start a durable run: it is stored when this returns, and survives any crash."""
-    key = args.unique_key
-    if key is not None and (not key or len(key) > 400 or not key.isprintable() or key.startswith(OWN_KEY)):
-        raise ConfigError("a run's unique key has 1 to 400 printable characters and does not begin with '~'")
     check_tasks(tx, declared, tasks_in(args.definition))
     new = await _new_run(args, declared, traced_origin(origin_here(tx.by)))
     options = {name: getattr(args, name) for name in START_OPTIONS}

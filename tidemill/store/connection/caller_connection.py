@@ -147,7 +147,7 @@ def _located(database: Database, statements: Statements[T]) -> Statements[T]:
 
 def _next_statement(database: Database, generator: Statements[Any], rows: Any) -> tuple[str, tuple[Any, ...]]:
     """Give the rows of the last statement to the statements; returns the next one and its parameters."""
-    statement, params = next(generator) if rows is None else generator.send([_values(row) for row in rows])
+    statement, params = next(generator) if rows is None else generator.send([tuple(row) for row in rows])
     return database.sql(statement), params
 
 
@@ -210,18 +210,39 @@ def _numbered(params: tuple[Any, ...]) -> dict[str, Any]:
     return {f"p{index}": value for index, value in enumerate(params, 1)}
 
 
-def _values(row: Any) -> tuple[Any, ...]:
-    # A caller's connection may return rows as mappings.
-    return tuple(row.values()) if isinstance(row, dict) else tuple(row)
+#: Rows of a cursor on the server would be declared with a SELECT, and ours are written by an INSERT.
+_FETCHED_AT_ONCE = {"stream_results": False, "yield_per": None}
 
 
-async def _fetch_psycopg(connection: Any, sql: str, params: tuple[Any, ...]) -> Any:
-    cursor = await connection.execute(_percent(sql), _numbered(params))
-    return await cursor.fetchall()
+def _psycopg_cursor(connection: Any, sql: str, params: tuple[Any, ...]) -> tuple[Any, str, Any]:
+    """A cursor, a statement and its parameters: a caller's connection may make rows of any class, or take `$1`."""
+    import psycopg.rows
+
+    cursor = connection.cursor(row_factory=psycopg.rows.tuple_row)
+    if isinstance(cursor, tuple(getattr(psycopg, name, ()) for name in ("RawCursor", "AsyncRawCursor"))):  # since 3.2
+        return cursor, sql, params
+    return cursor, _percent(sql), _numbered(params)
 
 
-async def _fetch_sqlalchemy(connection: Any, sql: str, params: tuple[Any, ...]) -> Any:
-    return (await connection.execute(_clause(sql), _numbered(params))).fetchall()
+async def _fetch_psycopg_async(connection: Any, sql: str, params: tuple[Any, ...]) -> Any:
+    cursor, statement, values = _psycopg_cursor(connection, sql, params)
+    async with cursor:
+        return await (await cursor.execute(statement, values)).fetchall()
+
+
+def _fetch_psycopg(connection: Any, sql: str, params: tuple[Any, ...]) -> Any:
+    cursor, statement, values = _psycopg_cursor(connection, sql, params)
+    with cursor:
+        return cursor.execute(statement, values).fetchall()
+
+
+async def _fetch_sqlalchemy_async(connection: Any, sql: str, params: tuple[Any, ...]) -> Any:
+    given = _clause(sql), _numbered(params)
+    return (await connection.execute(*given, execution_options=_FETCHED_AT_ONCE)).fetchall()
+
+
+def _fetch_sqlalchemy(connection: Any, sql: str, params: tuple[Any, ...]) -> Any:
+    return connection.execute(_clause(sql), _numbered(params), execution_options=_FETCHED_AT_ONCE).fetchall()
 
 
 def _fetch_django(connection: Any, sql: str, params: tuple[Any, ...]) -> Any:
@@ -232,11 +253,11 @@ def _fetch_django(connection: Any, sql: str, params: tuple[Any, ...]) -> Any:
 
 _FETCH_ASYNC = {
     "asyncpg": lambda connection, sql, params: connection.fetch(sql, *params),
-    "psycopg async": _fetch_psycopg,
-    "sqlalchemy async": _fetch_sqlalchemy,
+    "psycopg async": _fetch_psycopg_async,
+    "sqlalchemy async": _fetch_sqlalchemy_async,
 }
 _FETCH_SYNC = {
-    "psycopg": lambda connection, sql, params: connection.execute(_percent(sql), _numbered(params)).fetchall(),
-    "sqlalchemy": lambda connection, sql, params: connection.execute(_clause(sql), _numbered(params)).fetchall(),
+    "psycopg": _fetch_psycopg,
+    "sqlalchemy": _fetch_sqlalchemy,
     "django": _fetch_django,
 }
