@@ -140,7 +140,7 @@ def test_a_schedule_with_arguments_that_do_not_fit_is_refused_when_it_is_declare
     with pytest.raises(PayloadError, match="task report: the argument 'kind' is missing"):
         app.schedule("daily", report.call(), every="1d")  # pyright: ignore[reportCallIssue]
     with pytest.raises(ConfigError, match=r"app\.schedule takes a call, such as task\.call\(\.\.\.\)"):
-        app.schedule("daily", report, every="1d")  # pyright: ignore[reportArgumentType]
+        app.schedule("daily", report, every="1d")  # pyright: ignore[reportCallIssue, reportArgumentType]
     with pytest.raises(UnknownTaskError, match="there is no task 'reprot'; this application declares: report"):
         app.schedule("daily", app.declarations.task("reprot").call(kind="x"), every="1d")
 

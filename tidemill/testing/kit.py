@@ -43,6 +43,7 @@ from tidemill.roles import running_here
 from tidemill.sources.base import Source
 from tidemill.sources.jsonl import JsonlSource
 from tidemill.store.database import Database
+from tidemill.store.jobs.schedules.schedules import NOTIFY_SCHEDULES
 from tidemill.store.maintenance.databases_for_tests import (
     TestDatabases,
     count_due_entities,
@@ -454,6 +455,8 @@ class TestKit:
         for database in list(self._apps.values())[:1]:
             await set_clock(database, self._time.shift + seconds)
         self._time.move(seconds)
+        for database in self._apps.values():  # A scheduler may have read the clock before, and sleep from now on.
+            await database.fetch(NOTIFY_SCHEDULES)
 
     async def _jobs(self, app: App, task: str) -> list[JobView]:
         return [JobView.of(dict(row)) for row in await list_jobs_of_task(self._apps[app], task)]

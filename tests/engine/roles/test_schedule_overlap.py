@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,9 @@ from tidemill.ops.jobs.schedules import (
     ScheduleRef,
     backfill_schedule,
     explain_schedule,
+    pause_schedule,
     put_schedule,
+    resume_schedule,
 )
 from tidemill.pipelines import Entity, Pipeline
 from tidemill.testing.kit import TestKit
@@ -175,6 +177,36 @@ def test_a_failed_fire_is_told_with_its_reason(tidemill: TestKit, app: App) -> N
         told = explained(tidemill, app, "s")
         assert told.fires[0].outcome == "failed"
         assert any("It could not fire at" in each for each in told.why)
+
+
+def test_a_backfill_of_a_paused_schedule_says_that_it_waits_until_it_is_resumed(tidemill: TestKit, app: App) -> None:
+    with tidemill.running():
+        put(tidemill, app, "note", "allow")
+        do(tidemill, app, pause_schedule, ScheduleRef(name="s"))
+        tidemill.advance("3h")
+        backfilled = BackfillSchedule(name="s", since=tidemill.now() - timedelta(hours=3))
+        assert do(tidemill, app, backfill_schedule, backfilled).fires == 3
+        tidemill.run_until_idle()
+        assert explained(tidemill, app, "s").why[-1] == "3 fires wait until it is resumed."
+        do(tidemill, app, resume_schedule, ScheduleRef(name="s"))
+        tidemill.run_until(lambda: explained(tidemill, app, "s").schedule.fired == 3)
+        assert not any("wait" in sentence for sentence in explained(tidemill, app, "s").why)
+
+
+@pytest.mark.parametrize(("hours", "missed"), [(1, "1 fire was missed"), (5, "5 fires were missed")])
+def test_a_schedule_that_has_missed_all_fires_does_not_say_that_it_was_never_due(
+    tidemill: TestKit, app: App, hours: int, missed: str
+) -> None:
+    with tidemill.running():
+        put(tidemill, app, "note", "allow", catchup="skip", every="1h")
+        first = explained(tidemill, app, "s").schedule.next_fire
+    tidemill.advance(first - tidemill.now() + timedelta(hours=hours - 1, minutes=10))
+    with tidemill.running():
+        tidemill.run_until(lambda: explained(tidemill, app, "s").schedule.missed == hours)
+        told = explained(tidemill, app, "s")
+    assert "It has not started anything yet." in told.why
+    assert any(sentence.startswith(f"{missed}, the last at") for sentence in told.why)
+    assert told.fires[0].note == f"{missed}: no maintenance process could fire them then"
 
 
 def test_a_backfill_of_too_much_or_of_the_future_is_refused(tidemill: TestKit, app: App) -> None:

@@ -183,25 +183,42 @@ def explain(line: ScheduleLine, fires: Sequence[ScheduleFire] = ()) -> list[str]
     elif line.disabled_by is None:
         sentences.append(f"It fires next at {line.next_fire.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC.")
     if line.last_fire is None:
-        sentences.append("It has not been due yet.")
+        is_late = line.missed or line.overlapped
+        sentences.append("It has not started anything yet." if is_late else "It has not been due yet.")
     else:
         began = f"run r{line.last_run_id}" if line.last_run_id is not None else f"job {line.last_job_id}"
         sentences.append(f"It last fired for {line.last_fire.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC: {began}.")
     if line.missed and line.missed_at is not None:
         sentences.append(
-            f"{line.missed} fires were missed, the last at {line.missed_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, "
-            f"because no maintenance process was running; its catchup is {line.catchup}."
+            f"{_fires(line.missed, 'was', 'were')} missed, the last at "
+            f"{line.missed_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, because no maintenance process could fire them "
+            f"then; its catchup is {line.catchup}."
         )
     if line.overlapped and line.overlapped_at is not None:
         sentences.append(
-            f"{line.overlapped} fires were skipped, the last at {line.overlapped_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} "
-            "UTC, because the previous one was unfinished."
+            f"{_fires(line.overlapped, 'was', 'were')} skipped, the last at "
+            f"{line.overlapped_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, because the previous one was unfinished."
         )
     if line.waiting:
-        sentences.append(f"{line.waiting} fires wait for the previous one: its overlap is {line.overlap}.")
+        sentences.append(f"{_fires(line.waiting, 'waits', 'wait')} {_what_waits_for(line)}.")
     if (failed := next((each for each in fires if each.outcome == "failed"), None)) is not None:
         sentences.append(f"It could not fire at {failed.at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC: {failed.note}.")
     return sentences
+
+
+def _fires(count: int, one: str, several: str) -> str:
+    return f"{count} fire {one}" if count == 1 else f"{count} fires {several}"
+
+
+def _what_waits_for(line: ScheduleLine) -> str:
+    """What fires wait for that were backfilled, or are due while the previous one is unfinished."""
+    if line.disabled_by is not None:
+        return "until its workflow is enabled"
+    if line.paused:
+        return "until it is resumed"
+    return (
+        "for a maintenance process" if line.overlap == "allow" else f"for the previous one: its overlap is {line.overlap}"
+    )
 
 
 @operation("POST /schedules/{name}/run", role="operator", status=201)

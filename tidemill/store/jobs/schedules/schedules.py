@@ -348,7 +348,8 @@ async def _fire(
     why = "the previous one is unfinished" if is_unfinished else "only one starts at a time"
     notes += [FireNote(each.fire, "skipped", each.reason, why) for each in decided.skipped]
     if planned.missed and planned.missed_last is not None:
-        note = f"{planned.missed} fires were missed: no maintenance process was running"
+        how_many = "1 fire was" if planned.missed == 1 else f"{planned.missed} fires were"
+        note = f"{how_many} missed: no maintenance process could fire them then"
         notes.append(FireNote(planned.missed_last, "missed", "catch-up", note))
     await note_fires(database, connection, name, notes)
     return Fired(name, tuple(jobs), planned.missed, runs=tuple(runs), overlapped=len(decided.skipped))
