@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.shop import Asking, Word
+from tests.support.shop import Asking, Topic, Word
 from tidemill import App
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.dags import Dag, input_node

@@ -217,7 +217,9 @@ def _what_waits_for(line: ScheduleLine) -> str:
     if line.paused:
         return "until it is resumed"
     return (
-        "for a maintenance process" if line.overlap == "allow" else f"for the previous one: its overlap is {line.overlap}"
+        "for a maintenance process"
+        if line.overlap == "allow"
+        else f"for the previous one: its overlap is {line.overlap}"
     )
 
 
