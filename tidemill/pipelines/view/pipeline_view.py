@@ -49,6 +49,7 @@ class PipelineView:
         self.patterns = patterns_of(self.order)
         self.world = PipelineFacts()
         self.busy: dict[str, str] = {}  # outputs that are being built here or elsewhere, and their stages
+        self.is_deferred = False  # whether states of several inputs are to be planned, with all others
         self.distrusted: set[str] = set()  # changed just before they were read
         self.unknown: set[str] = set()  # the content may not have been read since the last change
         self.folders: dict[str, int] = {}
@@ -384,15 +385,25 @@ class PipelineView:
     # -- what has to be built -----------------------------------------------------------------------
 
     def plan(self, changed: Iterable[str] | None = None, retries: Mapping[str, set[str]] | None = None) -> BuildPlan:
-        """The plan for all states, or for those that depend on changed paths or are due for a retry."""
+        """The plan for all states, or for those that depend on changed paths or are due for a retry.
+
+        A state of several inputs is in a plan for all alone, which knows which of them are about to be built: see
+        `is_deferred`.
+        """
         only: dict[str, set[str] | None] | None = None
-        if changed is not None:
+        if changed is None:
+            self.is_deferred = False
+        else:
             paths, only = list(changed), {}
             for stage in self.order:
                 touched = touched_entities(stage, paths)
                 if touched is not None:
                     touched |= (retries or {}).get(stage.name, set())
-                if touched is None or touched:
+                if touched is not None and not touched:
+                    continue
+                if stage.named:
+                    self.is_deferred = True
+                else:
                     only[stage.name] = touched
         plan = make_plan(self.order, self.world, self.now(), only=only, busy=self.busy)
         if self._unseen:
