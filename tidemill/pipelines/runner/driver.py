@@ -282,6 +282,8 @@ class Driver:
         self.pipeline_view.states.builder = holder.id
         wanted = [Wanted(step.entity, step.version, input_key(step.inputs)) for step in steps]
         leased = await take_leases(self._database, name, stage.name, stage.code.total, holder, wanted)
+        if leased.is_paused:
+            return await self._drop_paused(stage, steps)
         mine = [step for step in steps if step.entity in leased.granted]
         if leased.intents:
             finished = await finish_intents(
@@ -305,6 +307,17 @@ class Driver:
         if len(mine) < len(steps):
             self._note_end()
         return mine
+
+    async def _drop_paused(self, stage: Stage, steps: Sequence[BuildStep]) -> list[BuildStep]:
+        """Take back all steps of a stage that is paused; they are planned when it is resumed. Returns none."""
+        await self.pipeline_view.load_requests()
+        line = self._lines[stage.name]
+        dropped = [step.entity for step in (*steps, *line.left)]
+        line.withdraw(dropped)
+        self.release(stage.name, dropped)
+        await self.act(self.pipeline_view.plan())  # It may have been resumed meanwhile.
+        self._note_end()
+        return []
 
     async def _withdraw(self, stage: Stage, line: LocalBuilder, *, built: bool, leased: bool) -> dict[str, BuildStep]:
         """Take back steps that have not started, and that another builder has built or leased; returns them."""
