@@ -359,10 +359,8 @@ class _StagePlanner:
         return reason
 
     def _wanted(self, entity: str, paths: Paths) -> bool:
-        condition = self.stage.filter
-        context = {**self.stage.variables_of(entity), "id": entity}
         try:
-            return condition is None or condition.holds({**context, "files": sum(map(len, paths))})
+            return self.stage.takes(entity, sum(map(len, paths)))
         except RefError as error:
             self.plan.problems.append(f"{self.stage.name}: {entity}: {error}")
             return False

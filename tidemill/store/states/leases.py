@@ -79,7 +79,8 @@ LOCK_SESSION = "SELECT pg_advisory_lock($1::bigint)"
 IS_PAUSED = """EXISTS (
   SELECT FROM tidemill.state_control WHERE pipeline = $1 AND stage IN ('', $2) AND paused_by IS NOT NULL
 )"""
-#: Leases states that no other builder has a lease of, unless their stage is paused. The order is that of all statements, so that none deadlock.
+#: Leases states that no other builder has a lease of, unless their stage is paused. The order is that of all
+#: statements, so that none deadlock.
 #: A lease taken since the statement began holds: the statement may not see yet that its job or session is alive.
 TAKE_LEASES = f"""
 WITH sessions AS MATERIALIZED ({SESSIONS})
