@@ -157,6 +157,7 @@ async def test_what_a_filter_leaves_out_is_not_counted_as_built(at: Local, tmp_p
         put(tmp_path, {"ok/a.ok": "yes"})
         found = await at.do(preview_change, PreviewChange(what=path))
         assert {part.stage for part in found.parts} == stages
+    assert at.declared is not None
     pipeline = at.declared.pipelines.known["p"]
     view, _ = await read_and_plan(database, pipeline)
     assert ("filtered", "a") not in {

@@ -387,24 +387,19 @@ class PipelineView:
     def plan(self, changed: Iterable[str] | None = None, retries: Mapping[str, set[str]] | None = None) -> BuildPlan:
         """The plan for all states, or for those that depend on changed paths or are due for a retry.
 
-        A state of several inputs is in a plan for all alone, which knows which of them are about to be built: see
-        `is_deferred`.
+        States of several inputs are in a plan for all alone: it knows which of them are about to be built.
         """
         only: dict[str, set[str] | None] | None = None
-        if changed is None:
-            self.is_deferred = False
-        else:
+        self.is_deferred = self.is_deferred and changed is not None
+        if changed is not None:
             paths, only = list(changed), {}
             for stage in self.order:
                 touched = touched_entities(stage, paths)
                 if touched is not None:
                     touched |= (retries or {}).get(stage.name, set())
-                if touched is not None and not touched:
-                    continue
-                if stage.named:
-                    self.is_deferred = True
-                else:
-                    only[stage.name] = touched
+                if touched is None or touched:
+                    self.is_deferred |= stage.named
+                    only |= {} if stage.named else {stage.name: touched}
         plan = make_plan(self.order, self.world, self.now(), only=only, busy=self.busy)
         if self._unseen:
             plan.orphans, plan.past_failures = [], []  # A file that cannot be read is not deleted.
