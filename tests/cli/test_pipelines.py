@@ -311,3 +311,35 @@ def test_the_auto_blog_is_built_from_generated_logs(tmp_path: Path) -> None:
     sentence = made["summary/2026-02-01.txt"].split(". ")[1].partition(" (and")[0]
     assert sentence in "".join(text for path, text in made.items() if path.startswith("daily/2026-02-01/host"))
     assert (ROOT / "apps/autoblog/README.md").exists()
+
+
+BOOKS = """
+from tidemill.pipelines import Pipeline
+
+books = Pipeline("my books", root="books")
+
+
+@books.stage(input="book/{id}.txt", output="page/{id}/{n:int}.txt", scatter=True, version="1")
+def pages(entity, text):
+    return dict(enumerate(text.split(), 1))
+
+
+@books.stage(input={"text": "book/{id}.txt", "ok": "ok/{id}.txt"}, output="out/{id}.txt", version="1")
+def printed(entity, text, ok):
+    return text
+"""
+
+
+def test_explanations_and_plans_at_the_terminal_leave_nothing_out(folder: Path) -> None:
+    (folder / "books.py").write_text(BOOKS)
+    put(folder / "books", {"book/a\nfresh one.txt": "one two"})
+    ok(folder, "pipeline", "run", "books.py", "--once")
+    said = ok(folder, "explain", "page/a\nfresh one/9.txt", "--app", "books.py")
+    lines = said.splitlines()
+    assert lines[0].split() == ["my", "books/pages/a\\nfresh", "one", "fresh"]
+    assert "There is no page/a\n" in said
+    assert "  output   page/a\\nfresh one/1.txt" in lines
+    plan = ok(folder, "pipeline", "plan", "books.py").splitlines()
+    assert plan[0] == "my books: 0 to build, 0 held, 1 without all inputs, 1 fresh, 0 orphans"
+    assert any("it waits for ok/a\\nfresh one.txt" in line for line in plan)
+    ok(folder, "pipeline", "check", "books.py")

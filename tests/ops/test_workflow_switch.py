@@ -144,7 +144,7 @@ async def test_a_schedule_that_was_paused_on_its_own_stays_paused_when_its_workf
     assert await schedules(at) == {"workflow/nightly": "disabled", "workflow/nightly#2": "paused, disabled"}
     why = (await at.do(explain_schedule, second)).why
     assert "ann has disabled its workflow, so it does not fire: `tidemill workflow enable nightly`." in why
-    assert "It is paused, so it does not fire: `tidemill schedules resume workflow/nightly#2`." in why
+    assert "It is paused, so it does not fire: `tidemill schedules resume 'workflow/nightly#2'`." in why
     await at.do(enable_workflow, WorkflowName(name="nightly"))
     assert await schedules(at) == {"workflow/nightly": "fires", "workflow/nightly#2": "paused"}
     assert await fire_all(database) == ["workflow/nightly"]

@@ -64,7 +64,7 @@ def _print(found: Explanation, *, forward: bool) -> None:
     if found.job is not None:
         console.print(job_page(found.job))
     elif found.details is not None:
-        print_state(found.details)
+        print_state(found.details, found.why)
     elif found.alert is not None:
         print_alert(found.alert)
     elif found.dead_letter is not None:

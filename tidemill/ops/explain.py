@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Awaitable, Callable
 from typing import Annotated
 
@@ -214,7 +215,7 @@ async def _workflow(at: Local, name: str) -> Explanation | None:
     found = next((each for each in (await at.do(list_triggers, Nothing())).items if each.name == name), None)
     if found is None:
         return await _pipeline(at, name) if name in at.declared.pipelines.known else None
-    lines = [f"It runs as task {found.task}: `tidemill jobs --task {found.task}` lists its runs."]
+    lines = [f"It runs as task {found.task}: `tidemill jobs --task {shlex.quote(found.task)}` lists its runs."]
     starts = [
         f"events to {found.webhook or f'/api/v1/triggers/{name}'}",
         *(f"its schedule, {each}" for each in found.schedules),
@@ -223,7 +224,7 @@ async def _workflow(at: Local, name: str) -> Explanation | None:
         lines.append(f"It is started by {' and by '.join(starts)}.")
     else:
         lines.append(f"{found.disabled_by} has disabled it: nothing starts it, and events are refused.")
-        lines.append(f"Enable it with `tidemill workflow enable {name}`.")
+        lines.append(f"Enable it with `tidemill workflow enable {shlex.quote(name)}`.")
     state = "enabled" if found.disabled_by is None else "disabled"
     return Explanation(id=f"workflow/{name}", kind="workflow", state=state, why=lines)
 
@@ -232,10 +233,11 @@ async def _pipeline(at: Local, name: str) -> Explanation:
     """A pipeline: whether it is paused, as a disabled workflow file is, and what its states are."""
     found = await at.do(get_pipeline, PipelineRef(name=name))
     counts = ", ".join(f"{number:,} {state}" for state, number in found.counts.items())
-    lines = [f"Its states: {counts or 'none'}. `tidemill pipeline plan APP {name}` lists what is not fresh, and why."]
+    word = shlex.quote(name)
+    lines = [f"Its states: {counts or 'none'}. `tidemill pipeline plan APP {word}` lists what is not fresh, and why."]
     if found.paused_by is not None:
         lines.append(f"{found.paused_by} has paused it: nothing is built.")
-        lines.append(f"Resume it with `tidemill pipeline resume APP {name}`.")
+        lines.append(f"Resume it with `tidemill pipeline resume APP {word}`.")
     elif not found.kept:
         lines.append("No process keeps it up to date: start `tidemill up`, or `tidemill pipeline run`.")
     state = "enabled" if found.paused_by is None else "paused"

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import string
 import threading
 import time
 import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from tidemill.pipelines.definition.pattern import Pattern
 from tidemill.pipelines.runner.driver import Driver
 from tidemill.pipelines.stores.base import ManifestEntry, SeenFile, StateDraft, States, StateStoreError
 from tidemill.pipelines.stores.database import DatabaseStates
+from tidemill.pipelines.stores.external_states import check_input
 from tidemill.pipelines.stores.files import FileStates
 from tidemill.pipelines.stores.manifest import change_manifest, read_manifest
 from tidemill.pipelines.stores.objects import ObjectStates
@@ -410,3 +413,26 @@ async def test_an_object_store_that_is_away_is_said_to_be_and_costs_a_state_one_
 def test_a_store_is_shown_as_the_place_that_it_is() -> None:
     assert str(DatabaseStates("notes")) == "the database, as notes"
     assert str(ObjectStates(MemoryStore())) == "objects (MemoryStore)"
+
+
+async def test_a_path_that_the_database_cannot_hold_is_a_failure_of_its_state_alone(database: Database) -> None:
+    pipeline, long = Pipeline("p", store=DatabaseStates("p")), random_name(1_500)
+
+    @pipeline.stage(input="in/{id}.txt", output="out/{id}-{id}.txt", version="1")
+    def twice(entity, text):
+        return text
+
+    states = PipelineView(database, pipeline).states
+    await write(states, "in/a.txt", b"x")
+    await write(states, f"in/{long}.txt", b"x")
+    left = await update(database, pipeline)
+    assert {step.entity: type(step.reason).__name__ for step in left.steps} == {long: "BackingOff"}
+    assert "its path has more than 2,400 bytes" in str(left.steps[0].reason)
+    assert await states.read("out/a-a.txt") == b"x"
+    with pytest.raises(ConfigError, match="its path has more than 2,400 bytes"):
+        check_input(pipeline, f"in/{random_name(2_500)}.txt")
+
+
+def random_name(length: int) -> str:
+    """A name that no compression makes shorter."""
+    return "".join(Random(length).choices(string.ascii_letters + string.digits, k=length))

@@ -16,8 +16,11 @@ from tidemill.ops.operator.local import Local
 from tidemill.ops.operator.operation import Nothing
 from tidemill.ops.pipelines.lineage import PreviewChange, get_lineage, preview_change
 from tidemill.ops.pipelines.pipelines import PipelineRef, get_pipeline
+from tidemill.ops.pipelines.plan import PlanPipeline, plan_pipeline
 from tidemill.ops.pipelines.states import GetState, get_state
 from tidemill.pipelines import Pipeline
+from tidemill.pipelines.view.lineage import consumers
+from tidemill.pipelines.view.pipeline_view import read_and_plan
 from tidemill.store.database import Database
 
 
@@ -147,3 +150,27 @@ async def test_all_pipelines_are_one_graph_and_a_change_is_counted_before_it_is_
     assert await counted("second/gather") == {"gather": 1}
     with pytest.raises(NotFoundError, match="the stages are first/copy, second/gather"):
         await counted("nothing/at/all")
+
+
+async def test_what_a_filter_leaves_out_is_not_counted_as_built(at: Local, tmp_path: Path, database: Database) -> None:
+    for path, stages in (("in/a.txt", {"joined", "last"}), ("in/b.txt", {"joined", "last", "filtered"})):
+        put(tmp_path, {"ok/a.ok": "yes"})
+        found = await at.do(preview_change, PreviewChange(what=path))
+        assert {part.stage for part in found.parts} == stages
+    assert at.declared is not None
+    pipeline = at.declared.pipelines.known["p"]
+    view, _ = await read_and_plan(database, pipeline)
+    assert ("filtered", "a") not in {
+        (stage.name, id) for stage, id in consumers(view, [(pipeline.stages["joined"], "a")])
+    }
+
+
+async def test_a_plan_lists_what_waits_for_a_partner_and_holds_nothing_for_it(at: Local) -> None:
+    found = await at.do(plan_pipeline, PlanPipeline(name="p"))
+    assert (found.builds, found.holds) == (0, 0)
+    assert [(part.stage, part.reason, part.states) for part in found.parts] == [("joined", "no_partner", 2)]
+    assert [(step.entity, step.state, step.explanation) for step in found.steps] == [
+        ("a", "blocked", "it waits for ok/a.ok, which its other inputs are joined with"),
+        ("c", "blocked", "it waits for in/c.txt, which its other inputs are joined with"),
+    ]
+    assert (await at.do(plan_pipeline, PlanPipeline(name="p", stage="last"))).parts == []

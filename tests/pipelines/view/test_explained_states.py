@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
+from tests.support import eventually
 from tests.support.operate import pause_pipeline
 from tests.support.pipelines import put, update
 from tidemill import App
@@ -17,9 +19,11 @@ from tidemill.ops.jobs.workers import ControlWorkers, control_workers
 from tidemill.ops.operator.local import Local
 from tidemill.pipelines import SKIP, Pipeline, load_workflow
 from tidemill.pipelines.runner.build_job import enqueue_builds
+from tidemill.pipelines.runner.driver import Driver, run_once
 from tidemill.pipelines.stores.base import StateStoreError
 from tidemill.pipelines.view.pipeline_view import read_and_plan
 from tidemill.store.database import Database
+from tidemill.store.states.states import TAKE_LEAD
 
 
 class Told:
@@ -288,3 +292,42 @@ async def test_an_empty_folder_is_not_the_root_whose_states_are_known(told: Told
     told.root.rmdir()
     (told.root.parent / "elsewhere").rename(told.root)
     assert "it failed once" in (await told.why("out/b.txt")).lower(), "nothing was forgotten"
+
+
+async def test_a_state_that_is_next_says_that_others_of_its_stage_are_being_built(told: Told) -> None:
+    pipeline, may_end = Pipeline("p", root=told.root), asyncio.Event()
+
+    @pipeline.stage(input="in/{id}.txt", output="out/{id}.txt", version="1", max_concurrency=1, in_process=True)
+    async def slow(entity, text):
+        await may_end.wait()
+        return text
+
+    put(told.root, {"in/a.txt": "a", "in/b.txt": "b"})
+    told.app.pipeline(pipeline)
+    driver = Driver(told.database, pipeline)
+    lead = await told.database.connect_to_listen()
+    await lead.fetchval(TAKE_LEAD, f"{told.database.schema}:p")
+    building = asyncio.create_task(run_once(driver))
+    await eventually(lambda: driver.running_here == 1)
+    assert "It is being built now: by" in await told.why("out/a.txt")
+    assert "It is missing. It is built after others of its stage, of which 1 is being built now." in await told.why(
+        "out/b.txt"
+    )
+    may_end.set()
+    await building
+    lead.terminate()
+
+
+async def test_commands_that_name_a_pipeline_with_a_space_can_be_pasted(told: Told) -> None:
+    pipeline = Pipeline("my news", root=told.root)
+
+    @pipeline.stage(input="in/{id}.txt", output="out/{id}.txt", version="1")
+    def only(entity, text):
+        return text
+
+    await told.build(pipeline, {"in/a.txt": "a"})
+    assert "`tidemill pipeline plan APP 'my news'` lists what is not fresh" in await told.why("my news")
+    with pytest.raises(NotFoundError, match="`tidemill pipeline plan APP 'my news'` lists what is not fresh"):
+        await told.why("only")
+    await pause_pipeline(told.database, "my news", "", paused=True, by="me")
+    assert "Resume it with `tidemill pipeline resume APP 'my news'`." in await told.why("my news")

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from rich.text import Text
 
-from tidemill.cli.render import ago, counted, cut, out, short, table
+from tidemill.cli.render import ago, counted, cut, indented, out, short, table
+from tidemill.core.printable import on_one_line
 from tidemill.ops.pipelines.lineage import ChangePreview, Lineage
 from tidemill.ops.pipelines.pipelines import PipelineLine
 from tidemill.ops.pipelines.plan import PlanReport
@@ -61,8 +62,10 @@ def _name(stage: str, entity: str) -> str:
 def print_plan(report: PlanReport) -> None:
     """What would be done, and why."""
     console = out()
+    waiting = sum(part.states for part in report.parts if part.reason == "no_partner")
     console.print(
         f"{report.pipeline}: {report.builds:,} to build, {report.holds:,} held, "
+        f"{f'{waiting:,} without all inputs, ' if waiting else ''}"
         f"{sum(report.fresh.values()):,} fresh, {report.orphans:,} orphans",
         style="bold",
     )
@@ -72,7 +75,7 @@ def print_plan(report: PlanReport) -> None:
         made.add_row(_name(step.stage, step.entity), Text(word, style=STYLES.get(word, "cyan")), step.explanation)
     if report.steps:
         console.print(made)
-    if (more := report.builds + report.holds - len(report.steps)) > 0:
+    if (more := report.builds + report.holds + waiting - len(report.steps)) > 0:
         console.print(f"  and {more:,} more", style="dim")
     if report.orphans:
         console.print("  `tidemill pipeline clean` lists the orphans", style="dim")
@@ -139,19 +142,19 @@ def print_builds(builds: Sequence[Build]) -> None:
     out().print(made)
 
 
-def print_state(state: StateDetails) -> None:
+def print_state(state: StateDetails, why: Sequence[str]) -> None:
     """Everything about one state."""
     console = out()
-    title = (f"{state.pipeline}/{_name(state.stage, state.entity)}  ", "bold")
+    title = (on_one_line(f"{state.pipeline}/{_name(state.stage, state.entity)}  "), "bold")
     console.print(Text.assemble(title, (state.state, STYLES.get(state.state, ""))))
     for output in state.outputs:
-        console.print(f"  output   {output.path}")
+        console.print(f"  output   {on_one_line(output.path)}", soft_wrap=True)
     if state.built_at is not None:
         took = f", took {short(state.took)}" if state.took is not None else ""
         console.print(f"  built    {ago(state.built_at)} by {state.built_by}{took}")
     console.print("\nwhy", style="bold")
-    for sentence in state.why:
-        console.print(f"  {sentence}")
+    for sentence in why:
+        console.print(indented(sentence), soft_wrap=True)
     if state.failure is not None:
         console.print(f"  failed {counted(state.failure.attempts, 'time')}, last {ago(state.failure.failed_at)}")
         for line in state.failure.log.strip().splitlines()[-MOST_LOG_LINES:]:
@@ -160,7 +163,7 @@ def print_state(state: StateDetails) -> None:
         console.print("\ninputs", style="bold")
     for one in state.inputs:
         made_by = "" if one.made_by is None else f"  made by {one.made_by.stage}"
-        console.print(f"  {one.path}  {(one.content or 'missing')[:12]}{made_by}")
+        console.print(f"  {on_one_line(one.path)}  {(one.content or 'missing')[:12]}{made_by}", soft_wrap=True)
     direct = {one.path for one in state.inputs} | {
         _name(by.stage, by.entity) for one in state.inputs if (by := one.made_by)
     }
@@ -184,7 +187,7 @@ def _print_names(title: str, names: Sequence[str]) -> None:
     if names:
         out().print(f"\n{title}", style="bold")
     for name in names[:MOST_NAMED]:
-        out().print(f"  {name}")
+        out().print(f"  {on_one_line(name)}", soft_wrap=True)
 
 
 def _why(build: Build) -> str:

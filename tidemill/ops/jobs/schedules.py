@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -176,10 +177,11 @@ def explain(line: ScheduleLine, fires: Sequence[ScheduleFire] = ()) -> list[str]
     if line.disabled_by is not None:
         name = line.task.removeprefix("workflow/")
         sentences.append(
-            f"{line.disabled_by} has disabled its workflow, so it does not fire: `tidemill workflow enable {name}`."
+            f"{line.disabled_by} has disabled its workflow, so it does not fire: "
+            f"`tidemill workflow enable {shlex.quote(name)}`."
         )
     if line.paused:
-        sentences.append(f"It is paused, so it does not fire: `tidemill schedules resume {line.name}`.")
+        sentences.append(f"It is paused, so it does not fire: `tidemill schedules resume {shlex.quote(line.name)}`.")
     elif line.disabled_by is None:
         sentences.append(f"It fires next at {line.next_fire.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC.")
     if line.last_fire is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -49,7 +50,9 @@ async def explain_trigger(
     state = "off" if is_off else is_open.state if is_open is not None else "quiet"
     why: list[str] = []
     if is_off:
-        why.append(f"Trigger {trigger} is switched off: `tidemill monitor trigger {trigger} on` switches it on.")
+        why.append(
+            f"Trigger {trigger} is switched off: `tidemill monitor trigger {shlex.quote(trigger)} on` switches it on."
+        )
     elif is_open is not None:
         acked = ", and acknowledged" if is_open.acked_at is not None else ""
         why.append(
@@ -100,7 +103,8 @@ def _about_entity(row: Any, monitor: str, entity: str, check: TriggerCheck) -> l
     sentences = []
     if not row["active"]:
         sentences.append(
-            f"Monitor {monitor} no longer follows {entity}: `tidemill monitor roster add {entity}` adds it."
+            f"Monitor {monitor} no longer follows {entity}: "
+            f"`tidemill monitor roster add {shlex.quote(entity)}` adds it."
         )
     if row["head"] > row["folded"]:
         sentences.append("Events of it have arrived that are not evaluated yet.")

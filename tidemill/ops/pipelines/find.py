@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 
 import msgspec
@@ -60,7 +61,8 @@ def find_state(lines: list[PipelineLine], text: str) -> tuple[str, str, str]:
     if meant.entity is None and (variables := next(s.variables for s in owner.stages if s.name == meant.stage)):
         raise NotFoundError(
             f"{text!r} is a stage: write the path of one of its outputs, or {meant.stage}/ENTITY, where the entity is "
-            f"its {', '.join(variables)}; `tidemill pipeline plan APP {meant.pipeline}` lists what is not fresh"
+            f"its {', '.join(variables)}; `tidemill pipeline plan APP {shlex.quote(meant.pipeline)}` "
+            "lists what is not fresh"
         )
     return meant.pipeline, meant.stage, meant.entity or ""
 

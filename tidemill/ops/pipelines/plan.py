@@ -74,7 +74,10 @@ class PlanPart(msgspec.Struct, frozen=True):
 
 
 class PlanReport(msgspec.Struct, frozen=True):
-    """What would be done now, without doing it. `steps` are the first of them."""
+    """What would be done now, without doing it. `steps` are the first of them, `parts` counts them all.
+
+    Both also have the states that wait for inputs that are joined with others (`no_partner`), which are no `holds`.
+    """
 
     pipeline: str
     builds: int
@@ -169,6 +172,7 @@ def _count_stuck(snapshot: PipelineSnapshot, jobs: BuildJobs) -> dict[str, int]:
 def report_plan(args: PlanPipeline, plan: BuildPlan, problems: list[str], at: datetime) -> PlanReport:
     """A plan, or the part of it that belongs to a stage."""
     steps = [step for step in plan.steps if args.stage in (None, step.stage.name)]
+    shown = [*steps, *(step for step in plan.waiting if args.stage in (None, step.stage.name))]
     builds = sum(1 for step in steps if step.is_build)
     return PlanReport(
         args.name,
@@ -176,8 +180,8 @@ def report_plan(args: PlanPipeline, plan: BuildPlan, problems: list[str], at: da
         len(steps) - builds,
         sum(1 for stage, _ in plan.orphans if args.stage in (None, stage.name)),
         {stage: number for stage, number in plan.fresh.items() if args.stage in (None, stage)},
-        _parts(steps),
-        [_step(step) for step in steps[: args.limit]],
+        _parts(shown),
+        [_step(step) for step in shown[: args.limit]],
         problems,
         at,
     )

@@ -124,6 +124,10 @@ class Stage:
     def rules(self) -> StalenessRules:
         return StalenessRules(self.code.total, self.options.min_size, self.options.on_edit)
 
+    def takes(self, entity: str, files: int) -> bool:
+        """Whether the filter takes an entity that has so many input files; RefError where that cannot be evaluated."""
+        return self.filter is None or self.filter.holds({**self.variables_of(entity), "id": entity, "files": files})
+
     def entity(self, id: str) -> Entity:
         """An entity of this stage by its id."""
         return Entity(id, self.variables_of(id), "" if self.scatter else self.quick_path(id))
@@ -466,11 +470,9 @@ def makers(stage: Stage, stages: Iterable[Stage]) -> list[Stage]:
 
 def share_place(one: Pipeline, other: Pipeline) -> bool:
     """Whether a path is the same state in both pipelines."""
-    if one is other:
-        return True
     if one.store is None and other.store is None:
-        return one.root.absolute() == other.root.absolute()
-    return one.store is not None and one.store == other.store
+        return one is other or one.root.absolute() == other.root.absolute()
+    return one is other or (one.store is not None and one.store == other.store)
 
 
 def _around(pattern: Pattern) -> tuple[str, str] | None:

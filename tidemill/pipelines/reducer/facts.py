@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from tidemill.pipelines.definition.pattern import Pattern, derive, entity_id
+from tidemill.pipelines.definition.pattern import Pattern, PatternError, derive, entity_id
 from tidemill.pipelines.definition.pipeline import Input, Stage
 from tidemill.pipelines.reducer.staleness import BuildFailure, StateRecord
 
@@ -200,6 +200,39 @@ def expected_path(pattern: Pattern, variables: Mapping[str, str]) -> str:
         lambda hole: "*" + hole[2] if (value := values.get(hole[1])) is None else value + (hole[2] if value else ""),
         pattern.text,
     )
+
+
+#: Values that differ, for each kind of variable.
+_SAMPLES = (("1", "2"), ("2000-01-01", "2001-01-01"), ("2000-01", "2001-01"), ("2000", "2001"))
+
+
+def awaiting_entities(stage: Stage, maker: Stage, entities: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The entities that would take any output of these states, of which it is not known how many they will have.
+
+    Each comes with the path that it waits for, with * for what is not known.
+    """
+    for one in stage.inputs:
+        if set(one.key) != set(stage.variables) or not one.pattern.overlaps(maker.output):
+            continue
+        for entity in entities:
+            known = maker.variables_of(entity)
+            for samples in _SAMPLES:
+                found = {_taker(stage, one, maker, known, sample) for sample in samples}
+                if len(found) == 1 and (id := found.pop()) is not None:
+                    yield id, expected_path(maker.output, known)
+                    break
+
+
+def _taker(stage: Stage, one: Input, maker: Stage, known: Mapping[str, str], sample: str) -> str | None:
+    """The entity that takes the output with this value of what the maker's function chooses."""
+    try:
+        path = maker.output.format({**dict.fromkeys(maker.output.variables, sample), **known})
+    except PatternError:
+        return None
+    values = one.pattern.match(path)
+    if values is None:
+        return None
+    return entity_id([derive(name, values) or "" for name in stage.variables]) if stage.variables else ""
 
 
 def touched_entities(stage: Stage, changed: Iterable[str]) -> set[str] | None:

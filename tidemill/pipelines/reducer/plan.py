@@ -18,7 +18,14 @@ from tidemill.pipelines.definition.code_hash import changed_parts
 from tidemill.pipelines.definition.pattern import Pattern, PatternError, entity_id
 from tidemill.pipelines.definition.pipeline import Plain, Stage
 from tidemill.pipelines.reducer import reasons
-from tidemill.pipelines.reducer.facts import Paths, PipelineControl, PipelineFacts, entities_of, incomplete_entities
+from tidemill.pipelines.reducer.facts import (
+    Paths,
+    PipelineControl,
+    PipelineFacts,
+    awaiting_entities,
+    entities_of,
+    incomplete_entities,
+)
 from tidemill.pipelines.reducer.staleness import StateRecord, input_pairs, input_text, staleness
 
 _HOLDS = (
@@ -97,10 +104,16 @@ def make_plan(
     """
     plan = BuildPlan([], [], [], [], {}, [])
     pending: dict[str, str] = {}
-    for stage in stages:
+    order, scattering = list(stages), dict[str, tuple[Stage, list[str]]]()
+    for stage in order:
+        if stage.scatter:
+            mark = f"{stage.name}:"
+            scattering[stage.name] = stage, [key.removeprefix(mark) for key in busy or () if key.startswith(mark)]
+    for stage in order:
         if only is not None and stage.name not in only:
             continue
-        _StagePlanner(stage, world, now, plan, pending, busy or {}).over(None if only is None else only[stage.name])
+        planner = _StagePlanner(stage, world, now, plan, pending, busy or {}, scattering)
+        planner.over(None if only is None else only[stage.name])
     return plan
 
 
@@ -115,13 +128,16 @@ class _StagePlanner:
         plan: BuildPlan,
         pending: dict[str, str],
         busy: Mapping[str, str],
+        scattering: Mapping[str, tuple[Stage, list[str]]],
     ) -> None:
+        """`scattering` are the entities of stages with many outputs that are about to be built."""
         self.stage = stage
         self.world = world
         self.now = now
         self.plan = plan
         self.pending = pending
         self.busy = busy
+        self.scattering = scattering
         self.rules = stage.rules
         self.records = world.records[stage.name]
         self.failures = world.failures[stage.name]
@@ -240,10 +256,11 @@ class _StagePlanner:
         outputs = self._outputs(entity, record)
         if outputs is None:
             return False
-        if outputs and outputs[0] in self.busy:
+        if (f"{stage.name}:{entity}" if stage.scatter else outputs[0]) in self.busy:
             return False
         every = [path for group in paths for path in group]
         waits = tuple(path for path in every if path in self.pending or path in self.busy)
+        waits += tuple(path for path in self._coming.get(entity, ()) if path not in waits)
         contents = [world.content(path) for path in every]
         if waits or None in contents:
             missing = waits or tuple(path for path, content in zip(every, contents, strict=True) if content is None)
@@ -283,6 +300,17 @@ class _StagePlanner:
         # Another builder may have put some of its many outputs in place, or may have died meanwhile.
         for path in (*outputs, *self._found.get(entity, ())) if self.stage.scatter else outputs:
             self.pending[path] = self.stage.name
+        if self.stage.scatter:
+            self.scattering[self.stage.name][1].append(entity)
+
+    @cached_property
+    def _coming(self) -> dict[str, list[str]]:
+        """What entities wait for that is made by stages with many outputs: its names are not known yet."""
+        found: dict[str, list[str]] = {}
+        for maker, entities in self.scattering.values() if self.stage.named else ():
+            for entity, path in awaiting_entities(self.stage, maker, entities):
+                found.setdefault(entity, []).append(path)
+        return found
 
     @cached_property
     def _found(self) -> dict[str, list[str]]:
@@ -331,10 +359,8 @@ class _StagePlanner:
         return reason
 
     def _wanted(self, entity: str, paths: Paths) -> bool:
-        condition = self.stage.filter
-        context = {**self.stage.variables_of(entity), "id": entity}
         try:
-            return condition is None or condition.holds({**context, "files": sum(map(len, paths))})
+            return self.stage.takes(entity, sum(map(len, paths)))
         except RefError as error:
             self.plan.problems.append(f"{self.stage.name}: {entity}: {error}")
             return False

@@ -155,6 +155,8 @@ async def _build(caller: StageCaller, database: Database, step: BuildStep, code:
         return await _dropped(database, news, "its inputs have changed since it was asked for", every)
     wanted = Wanted(step.entity, step.version, input_key(step.inputs))
     leased = await take_leases(database, pipeline.name, stage.name, code, holder, [wanted])
+    if leased.is_paused:
+        return await _dropped(database, news, "its stage is paused")
     if leased.elsewhere:
         raise Snooze(WAIT_FOR_OTHERS, f"another builder has the lease of {stage.name}/{step.entity}")
     if leased.outdated:

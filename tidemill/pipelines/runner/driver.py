@@ -29,6 +29,7 @@ from tidemill.pipelines.runner.build_containment import BuildContainment
 from tidemill.pipelines.runner.build_session import BuildSession
 from tidemill.pipelines.runner.build_trace import read_traces
 from tidemill.pipelines.runner.commit import Build, CommitBatch, Committed, finish_intents
+from tidemill.pipelines.runner.deferred_plans import DeferredPlans
 from tidemill.pipelines.runner.local_builder import LocalBuilder
 from tidemill.pipelines.runner.log import log
 from tidemill.pipelines.runner.slots import Slots
@@ -88,6 +89,7 @@ class Driver:
         self._slots = Slots(database)
         self._containment = containment or BuildContainment(crash_record())
         self._news = asyncio.Event()  # Another builder has ended a build.
+        self._deferred = DeferredPlans(self.pipeline_view, self.act, self._note_end)
         self._session = BuildSession(database, self.builder, self._hear)
 
     @property
@@ -132,7 +134,6 @@ class Driver:
             failures.pop(entity, None)
         for row in failed:
             self.pipeline_view.take_failure(row)
-        self.release(stage.name, wanted)
         if not stage.scatter:
             paths |= {stage.quick_path(entity) for entity in wanted}
         await self.pipeline_view.refresh(paths)
@@ -141,6 +142,7 @@ class Driver:
             if record is not None and fact is not None and fact.signature == signature:
                 fact.known, fact.content, fact.size = signature, record.content, record.size
         await self.pipeline_view.read_unknown()
+        self.release(stage.name, wanted)  # A plan for all states may be made at any moment: it finds all of this.
         self.manifests.note(stage, [entity for entity in wanted if entity in records and records[entity].content])
         return sorted(paths)
 
@@ -197,6 +199,9 @@ class Driver:
             else:
                 for step, job in zip(steps, await self._dispatch(stage, steps), strict=True):
                     self.in_flight[name, step.entity] = job
+        self._deferred.start()
+        if self._deferred.is_active:
+            self.idle.clear()
 
     def note_flight(self, stage: Stage, entity: str, job: int) -> None:
         """Record that a worker builds a state."""
@@ -210,6 +215,8 @@ class Driver:
             self.in_flight.pop((stage, entity), None)
         if stage in self._lines:
             self._lines[stage].release(entities)
+        if not self.pipeline_view.busy:
+            self._deferred.note_settled()
 
     async def _forget_failures(self, past: Sequence[tuple[Stage, str]]) -> None:
         """Clear failures of states whose inputs were removed."""
@@ -275,6 +282,8 @@ class Driver:
         self.pipeline_view.states.builder = holder.id
         wanted = [Wanted(step.entity, step.version, input_key(step.inputs)) for step in steps]
         leased = await take_leases(self._database, name, stage.name, stage.code.total, holder, wanted)
+        if leased.is_paused:
+            return await self._drop_paused(stage, steps)
         mine = [step for step in steps if step.entity in leased.granted]
         if leased.intents:
             finished = await finish_intents(
@@ -298,6 +307,17 @@ class Driver:
         if len(mine) < len(steps):
             self._note_end()
         return mine
+
+    async def _drop_paused(self, stage: Stage, steps: Sequence[BuildStep]) -> list[BuildStep]:
+        """Take back all steps of a stage that is paused; they are planned when it is resumed. Returns none."""
+        await self.pipeline_view.load_requests()
+        line = self._lines[stage.name]
+        dropped = [step.entity for step in (*steps, *line.left)]
+        line.withdraw(dropped)
+        self.release(stage.name, dropped)
+        await self.act(self.pipeline_view.plan())  # It may have been resumed meanwhile.
+        self._note_end()
+        return []
 
     async def _withdraw(self, stage: Stage, line: LocalBuilder, *, built: bool, leased: bool) -> dict[str, BuildStep]:
         """Take back steps that have not started, and that another builder has built or leased; returns them."""
@@ -430,7 +450,7 @@ class Driver:
 
     def _note_end(self) -> None:
         self._on_build_ended()
-        if not any(line.taken for line in self._lines.values()):
+        if not self._deferred.is_active and not any(line.taken for line in self._lines.values()):
             self.idle.set()
 
     def _note_break(self) -> None:
@@ -439,12 +459,14 @@ class Driver:
         self.idle.set()
 
     def check(self) -> None:
-        """Raise the error of a local builder, such as an unavailable database."""
+        """Raise the error of a local builder or of planning, such as an unavailable database."""
+        self._deferred.check()
         for line in self._lines.values():
             line.check()
 
     async def close(self) -> None:
         """Wait for running builds, and write what is left to write."""
+        await self._deferred.close()
         ended = await asyncio.gather(*(line.close() for line in self._lines.values()), return_exceptions=True)
         await self._session.close()
         await self.manifests.flush()

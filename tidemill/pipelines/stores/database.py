@@ -41,6 +41,8 @@ from tidemill.store.states.blobs import (
 
 MOST_BYTES = 256 << 20
 TOO_LARGE = f"larger than {MOST_BYTES >> 20} MiB: store it in files or an object store, not in the database"
+MOST_PATH = 2400  # bytes of a path: more do not fit into an index, with the name of the store and of an archive
+LONG_PATH = f"its path has more than {MOST_PATH:,} bytes, which the database cannot hold: use a shorter name"
 AT_ONCE = 100  # contents read per query
 
 
@@ -116,7 +118,9 @@ class DatabaseStates:
             except ContentError as error:
                 done.append(draft.failed(error))
                 continue
-            if len(data) > MOST_BYTES:
+            if len(draft.path.encode()) > MOST_PATH:
+                done.append(draft.failed(StateStoreError(LONG_PATH)))
+            elif len(data) > MOST_BYTES:
                 done.append(draft.failed(StateStoreError(f"{draft.path} is {TOO_LARGE}")))
             else:
                 done.append(draft.prepared(hash_content(data), len(data), data))

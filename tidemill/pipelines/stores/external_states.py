@@ -10,7 +10,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.pipelines.definition.declared import Pipelines
 from tidemill.pipelines.definition.pipeline import Pipeline
 from tidemill.pipelines.stores.base import StateDraft
-from tidemill.pipelines.stores.database import DatabaseStates
+from tidemill.pipelines.stores.database import LONG_PATH, MOST_PATH, DatabaseStates
 from tidemill.pipelines.view.pipeline_view import open_states
 from tidemill.store.database import Database, Executor
 from tidemill.store.states.blobs import write_blobs
@@ -55,6 +55,8 @@ def check_input(pipeline: Pipeline, path: str) -> None:
     for stage in pipeline.stages.values():
         if stage.output.match(path) is not None:
             raise ConfigError(f"pipeline {pipeline.name}: {path} is made by stage {stage.name}: write what it takes in")
+    if isinstance(pipeline.store, DatabaseStates) and len(path.encode()) > MOST_PATH:
+        raise ConfigError(f"pipeline {pipeline.name}: {path[:60]}…: {LONG_PATH}")
     patterns = {one.pattern for stage in pipeline.stages.values() for one in stage.inputs}
     if not any(pattern.match(path) is not None for pattern in patterns):
         known = ", ".join(sorted(pattern.text for pattern in patterns))

@@ -88,11 +88,10 @@ def _why_unfit(one: Input, variables: Mapping[str, str]) -> str | None:
 
 def _why_filtered(snapshot: PipelineSnapshot, stage: Stage, entity: str, variables: Mapping[str, str]) -> str | None:
     """Whether the filter of a stage leaves an entity out whose inputs exist."""
-    if stage.filter is None:
-        return None
-    files = sum(len(_found(snapshot, one, variables)) for one in stage.inputs)
     try:
-        if stage.filter.holds({**variables, "id": entity, "files": files}):
+        if stage.filter is None or stage.takes(
+            entity, sum(len(_found(snapshot, one, variables)) for one in stage.inputs)
+        ):
             return None
     except RefError as error:
         return f"the filter of stage {stage.name} cannot be evaluated for it: {error}"

@@ -23,7 +23,7 @@ def unserved(jobs: Iterable[BuildJob]) -> list[str]:
     counts = Counter(job.queue for job in jobs if not job.is_served and job.state != "running")
     return [
         f"No worker serves queue {queue}, where {number:,} {'build waits' if number == 1 else 'builds wait'}: "
-        f"start one with `tidemill worker APP --queue {queue}`."
+        f"start one with `tidemill worker APP --queue {shlex.quote(queue or '')}`."
         for queue, number in counts.items()
     ]
 
@@ -52,12 +52,24 @@ async def explain_state(
         lines = [f"{reason[0].upper()}{reason[1:]}.", *_why_held(snapshot, stage, step, pipelines)]
         if job is None and step.is_build and not kept:
             lines.append("No process keeps this pipeline up to date: start `tidemill up`, or `tidemill pipeline run`.")
+        elif job is None and step.is_build and (running := _running(jobs, stage)):
+            lines.append(
+                f"It is built after others of its stage, of which {running:,} {_are(running)} being built now."
+            )
     else:
         record = snapshot.pipeline_view.world.records[stage.name].get(entity)
         lines = ["It is up to date: the current code built it from its current inputs."]
         if record is not None and record.is_nothing:
             lines = [f"It is up to date: its stage makes nothing of it{f' ({log.strip()})' if log else ''}."]
     return lines if job is None else [*lines, *await _why_waits(database, job)]
+
+
+def _running(jobs: BuildJobs, stage: Stage) -> int:
+    return sum(name == stage.name and job.state == "running" for (name, _), job in jobs.items())
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
 
 
 async def _why_waits(database: Database, job: BuildJob) -> list[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from tidemill.core.expressions.paths import RefError
+from tidemill.pipelines.definition.pattern import Pattern
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage, share_place
-from tidemill.pipelines.reducer.facts import entities_of, touched_entities
+from tidemill.pipelines.reducer.facts import Paths, entities_of, touched_entities
 from tidemill.pipelines.reducer.staleness import input_pairs
 from tidemill.pipelines.view.pipeline_view import PipelineView
 
@@ -19,7 +21,7 @@ def consumers(pipeline_view: PipelineView, states: Iterable[State]) -> list[Stat
     paths: set[str] = set()
     wanted = {(stage.name, entity) for stage, entity in states}
     for stage in pipeline_view.order:
-        for entity, groups in entities_of(stage, _matched(pipeline_view, stage)):
+        for entity, groups in _taken(stage, _matched(pipeline_view, stage)):
             if (stage.name, entity) in wanted or any(path in paths for group in groups for path in group):
                 taken[stage.name, entity] = (stage, entity)
                 paths.update(output_paths(pipeline_view, stage, entity))
@@ -45,7 +47,7 @@ def affected_states(
         }
         entities = [
             entity
-            for entity, groups in entities_of(stage, matched)
+            for entity, groups in _taken(stage, matched)
             if stage is changed or any(each in paths for group in groups for each in group)
         ]
         if path is not None and stage.output.values(path) is not None:
@@ -55,6 +57,16 @@ def affected_states(
         if entities:
             found.append((stage, entities))
     return found
+
+
+def _taken(stage: Stage, matched: Mapping[Pattern, Iterable[str]]) -> Iterator[tuple[str, Paths]]:
+    """The entities that a stage's inputs form, without those that its filter leaves out."""
+    for entity, groups in entities_of(stage, matched):
+        try:
+            if stage.takes(entity, sum(map(len, groups))):
+                yield entity, groups
+        except RefError:
+            continue
 
 
 def output_paths(pipeline_view: PipelineView, stage: Stage, entity: str) -> list[str]:

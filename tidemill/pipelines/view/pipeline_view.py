@@ -49,6 +49,7 @@ class PipelineView:
         self.patterns = patterns_of(self.order)
         self.world = PipelineFacts()
         self.busy: dict[str, str] = {}  # outputs that are being built here or elsewhere, and their stages
+        self.is_deferred = False  # whether states of several inputs are to be planned, with all others
         self.distrusted: set[str] = set()  # changed just before they were read
         self.unknown: set[str] = set()  # the content may not have been read since the last change
         self.folders: dict[str, int] = {}
@@ -384,8 +385,12 @@ class PipelineView:
     # -- what has to be built -----------------------------------------------------------------------
 
     def plan(self, changed: Iterable[str] | None = None, retries: Mapping[str, set[str]] | None = None) -> BuildPlan:
-        """The plan for all states, or for those that depend on changed paths or are due for a retry."""
+        """The plan for all states, or for those that depend on changed paths or are due for a retry.
+
+        States of several inputs are in a plan for all alone: it knows which of them are about to be built.
+        """
         only: dict[str, set[str] | None] | None = None
+        self.is_deferred = self.is_deferred and changed is not None
         if changed is not None:
             paths, only = list(changed), {}
             for stage in self.order:
@@ -393,7 +398,8 @@ class PipelineView:
                 if touched is not None:
                     touched |= (retries or {}).get(stage.name, set())
                 if touched is None or touched:
-                    only[stage.name] = touched
+                    self.is_deferred |= stage.named
+                    only |= {} if stage.named else {stage.name: touched}
         plan = make_plan(self.order, self.world, self.now(), only=only, busy=self.busy)
         if self._unseen:
             plan.orphans, plan.past_failures = [], []  # A file that cannot be read is not deleted.

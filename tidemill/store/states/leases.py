@@ -46,13 +46,15 @@ class Leased(msgspec.Struct):
     """The states that were leased, and those that could not be.
 
     `elsewhere` are those of other builders, `outdated` those that were built, have failed or changed since they were
-    planned. `intents` are results of dead builders, by entity: (content, code, inputs, size).
+    planned. `intents` are results of dead builders, by entity: (content, code, inputs, size). Of a paused stage nothing
+    is leased.
     """
 
     granted: set[str]
     elsewhere: set[str]
     outdated: set[str]
     intents: dict[str, tuple[str, str, str, int]]
+    is_paused: bool = False
 
 
 #: Locks that sessions hold now, as `lock_session` takes them.
@@ -73,12 +75,17 @@ HOLDS = f"""(CASE WHEN b.job IS NOT NULL
 
 LOCK_SESSION = "SELECT pg_advisory_lock($1::bigint)"
 
-#: Leases states that no other builder has a lease of. The order is that of all statements, so that none deadlock.
+#: Whether an operator has paused a stage or its pipeline.
+IS_PAUSED = """EXISTS (
+  SELECT FROM tidemill.state_control WHERE pipeline = $1 AND stage IN ('', $2) AND paused_by IS NOT NULL
+)"""
+#: Leases states that no other builder has a lease of, unless their stage is paused. The order is that of all
+#: statements, so that none deadlock.
 #: A lease taken since the statement began holds: the statement may not see yet that its job or session is alive.
 TAKE_LEASES = f"""
 WITH sessions AS MATERIALIZED ({SESSIONS})
 INSERT INTO tidemill.state_building AS b (pipeline, stage, entity, builder, lock, job)
-SELECT $1, $2, entity, $3, $4, $5 FROM unnest($6::text[]) AS new (entity) ORDER BY entity
+SELECT $1, $2, entity, $3, $4, $5 FROM unnest($6::text[]) AS new (entity) WHERE NOT {IS_PAUSED} ORDER BY entity
 ON CONFLICT (pipeline, stage, entity) DO UPDATE
     SET builder = excluded.builder, lock = excluded.lock, job = excluded.job, began_at = now(), seen_at = now()
     WHERE (b.lock = $4 OR b.job = $5) IS TRUE
@@ -131,6 +138,8 @@ async def take_leases(
     entities = [each.entity for each in states]
     rows = await database.fetch(TAKE_LEASES, pipeline, stage, holder.builder, holder.lock, holder.job, entities, LAPSE)
     taken = [row["entity"] for row in rows]
+    if not taken and await database.fetch(f"SELECT WHERE {IS_PAUSED}", pipeline, stage):
+        return Leased(set(), set(), set(), {}, is_paused=True)
     planned = {each.entity: each for each in states}
     # A statement of its own, after the leases were taken: what it reads stays so.
     found = await database.fetch(READ_LEASED, pipeline, stage, code, taken) if taken else []
