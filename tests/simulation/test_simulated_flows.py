@@ -7,6 +7,7 @@ watched inside of every simulation.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
@@ -18,10 +19,11 @@ from tests.simulation.journeys import JOURNEYS
 from tests.simulation.replayed_programs import PROGRAMS
 from tests.simulation.seeds import again, batches, drawn, replayed
 from tidemill.core.ticks import Completed, Noted
-from tidemill.engine.simulation.simulation import NO_FAULTS
+from tidemill.engine.simulation.simulation import NO_FAULTS, Faults
 from tidemill.engine.simulation.world import SimulationError
 from tidemill.flows import Context, StartEvent, StopEvent, Workflow, step
 from tidemill.flows.reducer.step_ticks import Did
+from tidemill.flows.runner.replay.turns import PATIENCE
 from tidemill.flows.simulate import ReplayedValueWarning, SimulatedRun, simulate
 
 FILE = "tests/simulation/test_simulated_flows.py"
@@ -156,3 +158,25 @@ def test_steps_are_brought_back_between_any_two_operations() -> None:
         for tick in disturbed("AppendsToList", seed).ticks:
             resumed[type(tick).__name__] += 1
     assert resumed["Resumed"] > 20, "more than once a seed"
+
+
+class FansOut(Workflow):
+    """Waits in its own task, and then only in others."""
+
+    @step
+    async def work(self, ctx: Context, ev: StartEvent) -> StopEvent:
+        async def part(seconds: float) -> float:
+            await ctx.sleep(seconds)
+            return seconds
+
+        await ctx.sleep(10)
+        parts = part(20), part(30)
+        return StopEvent(result=await (ctx.gather(*parts) if ev.is_ours else asyncio.gather(*parts)))
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+@pytest.mark.parametrize("seed", range(8))
+def test_a_step_that_runs_again_waits_for_no_task_that_only_it_can_begin(is_ours: bool, seed: int) -> None:
+    outcome = simulate(FansOut(timeout=None), seed=seed, faults=Faults(crashes=2), is_ours=is_ours)
+    assert outcome.result() == [20, 30]
+    assert outcome.history[-1][0] - outcome.history[0][0] < 40 + PATIENCE / 2

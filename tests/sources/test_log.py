@@ -6,6 +6,8 @@ from typing import Any
 from uuid import uuid4
 
 from tests.support import eventually, value
+from tidemill.sources.base import SourceContext
+from tidemill.sources.log import LogSource
 from tidemill.store.database import Database
 from tidemill.store.streams import event_log
 from tidemill.store.streams.event_log import (
@@ -105,3 +107,21 @@ async def test_a_reader_takes_large_messages_until_it_has_enough_bytes(database:
     await put(database, *[Entry("posts", bytes(2**20))] * count)
     first, second = await take(database), await take(database)
     assert (len(first.messages), len(second.messages)) == (count - 4, 4)
+
+
+async def test_a_reader_in_order_takes_first_what_it_has_taken_without_hearing_of_it(database: Database) -> None:
+    """The response to its statement was lost with its connection: the range is there, and its messages are not."""
+    source = LogSource("posts", ordered=True, lease=2.0)
+    consumer = source.consumer(SourceContext("s", uuid4(), database))
+    await consumer.start()
+    try:
+        await put(database, Entry("posts", b"0", "k"))
+        assert [each.payload for each in await eventually(lambda: consumer.poll(10))] == [b"0"]
+        await put(database, Entry("posts", b"1", "k"))
+        options: dict[str, Any] = {"most": 10, "rows": 10, "owner": consumer._owner, "lease": 2.0}
+        assert await eventually(lambda: take_range(database, "s.posts", "posts", **options))
+        await put(database, Entry("posts", b"2", "k"))
+        assert [each.payload for each in await eventually(lambda: consumer.poll(10))] == [b"1"]
+        assert [each.payload for each in await eventually(lambda: consumer.poll(10))] == [b"2"]
+    finally:
+        await consumer.stop()

@@ -77,6 +77,7 @@ class LogConsumer:
         self._ranges: dict[int, _Range] = {}
         self._in_row = 1.0  # messages per row of the log, as observed
         self._finished: list[int] = []
+        self._flushing: list[int] = []
         self._renewing: asyncio.Task[None] | None = None
         context.on_notify(source.topic, self._backoff.wake)
 
@@ -95,7 +96,7 @@ class LogConsumer:
             rows=1 + int(most / self._in_row),
             owner=self._owner,
             lease=self._source.lease,
-            ordered=self._source.ordered,
+            known=[*self._ranges, *self._finished, *self._flushing] if self._source.ordered else None,
         )
         if found is None:
             await self._backoff.wait()
@@ -137,12 +138,15 @@ class LogConsumer:
         numbers, self._finished = self._finished, []
         if not numbers:
             return
+        self._flushing += numbers
         try:
             async with self._database.acquire() as connection:
                 await finish_ranges(self._database, connection, numbers, self._owner)
         except BaseException:
             self._finished += numbers
             raise
+        finally:
+            self._flushing = [each for each in self._flushing if each not in numbers]
 
     def nack(self, deliveries: Sequence[Delivery]) -> None:
         """Nothing to do: the next owner of a range reads again what is not done of it."""

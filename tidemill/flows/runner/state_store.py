@@ -29,8 +29,8 @@ from tidemill.flows.reducer.record import ROOT, RecordedOperation
 from tidemill.flows.reducer.state.diff import changes
 from tidemill.flows.reducer.state.paths import MISSING, Changes, read_path, write_paths
 from tidemill.flows.runner.replay.lent_values import place_of
-from tidemill.flows.runner.replay.record_lanes import RecordLane
-from tidemill.flows.runner.replay.step_replay import StepReplay, raise_recorded
+from tidemill.flows.runner.replay.record_lanes import RecordLane, raise_recorded
+from tidemill.flows.runner.replay.step_replay import StepReplay
 
 if TYPE_CHECKING:
     from tidemill.flows.runner.steps.context import Context

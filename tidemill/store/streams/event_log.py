@@ -72,10 +72,11 @@ FROM tidemill.log_group WHERE name = $1 AND topic = $2 FOR UPDATE
 #: The position that no message can have yet.
 READ_END = "SELECT tidemill.log_base() + pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS end"
 
-#: Whether another reader has messages of the group in flight.
+#: Whether the group has messages in flight that this reader does not have: another reader has them, or its own response
+#: was lost when it took them.
 OTHERS_READ = """
 SELECT EXISTS (SELECT FROM tidemill.log_range
-    WHERE name = $1 AND topic = $2 AND owner <> $3 AND lease_until >= now()) AS others
+    WHERE name = $1 AND topic = $2 AND (owner <> $3 OR number <> ALL ($4::bigint[])) AND lease_until >= now()) AS others
 """
 
 #: Takes over a range whose reader's lease has lapsed.
@@ -310,12 +311,12 @@ async def take_range(
     rows: int,
     owner: UUID,
     lease: float,
-    ordered: bool = False,
+    known: Sequence[int] | None = None,
 ) -> Range | None:
     """Take the next messages of a topic for this reader: about `most`, in a limited number of rows. None if none.
 
-    With `ordered`, one reader of the group at a time has messages in flight. A `PositionAheadError` says that the
-    group's position is not one of this log.
+    `known` are the ranges that a reader in order has in flight: it takes no other while there are more in flight. A
+    `PositionAheadError` says that the group's position is not one of this log.
     """
     async with database.transaction() as connection:
         row = await connection.fetchrow(database.sql(LOCK_GROUP), name, topic)
@@ -327,8 +328,10 @@ async def take_range(
                 database.sql(READ_RANGE), topic, left["from_xid"], left["from_id"], left["to_xid"], left["to_id"]
             )
             return Range(left["number"], _messages(found), len(found), frozenset(left["done"]))
-        if ordered and (await connection.fetch(database.sql(OTHERS_READ), name, topic, owner))[0]["others"]:
-            return None
+        if known is not None:
+            others = await connection.fetch(database.sql(OTHERS_READ), name, topic, owner, known)
+            if others[0]["others"]:
+                return None
         found = await connection.fetch(database.sql(READ_NEXT), topic, row["xid"], row["id"], most, rows, row["base"])
         if not found:
             if row["xid"] >= row["base"] + row["next"]:

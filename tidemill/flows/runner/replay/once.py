@@ -8,8 +8,8 @@ from typing import Any
 
 from tidemill.flows.definition.events import Event, encode_event
 from tidemill.flows.reducer.reducer import COMPENSATE
-from tidemill.flows.runner.replay.record_lanes import RecordLane, current_lane
-from tidemill.flows.runner.replay.step_replay import StepReplay, raise_recorded
+from tidemill.flows.runner.replay.record_lanes import RecordLane, current_lane, raise_recorded
+from tidemill.flows.runner.replay.step_replay import StepReplay
 
 Effect = Callable[[], Awaitable[Any] | Any]
 

@@ -18,8 +18,9 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from tidemill.flows.encoding.events import present_name
+from tidemill.flows.encoding.exceptions import exception_of
 from tidemill.flows.reducer.mailbox import Sent, send_event_of, take_spare
-from tidemill.flows.reducer.record import BEGIN, RecordedOperation, key_with_names
+from tidemill.flows.reducer.record import ANSWERED, BEGIN, RESULTS, RecordedOperation, key_with_names
 from tidemill.flows.runner.replay.record_order import RecordOrder
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class RecordLane:
     # Every step that uses its context has a lane, and reads these with every operation.
     __slots__ = (
         *("replay", "name", "owner", "record", "left", "question", "future"),
-        *("gathers", "joined", "timed", "inside", "at"),
+        *("gathers", "joined", "timed", "inside", "at", "unmarked"),
     )
 
     def __init__(self, replay: StepReplay, name: str, owner: Any = None) -> None:
@@ -53,6 +54,8 @@ class RecordLane:
         self.timed = False
         self.at = 0
         """The position of its last operation that was in the record."""
+        self.unmarked: tuple[tuple[str, str], ...] = ()
+        """The marks of what it has received last, behind the end of its record, while the step had no other task."""
         self.inside: str | None = None
         """The name of the side effect that runs in this lane: its operations are not recorded."""
 
@@ -63,6 +66,13 @@ class RecordLane:
     def go_on(self) -> None:
         """Wait no more."""
         self.question = self.future = None
+
+    def pass_unmarked(self, kind: str, key: str) -> None:
+        """Pass a mark that the record needs only if the step has other tasks next."""
+        if not self.left and kind == ANSWERED:
+            self.unmarked = ((kind, key),)
+        elif not self.left and kind == RESULTS:
+            self.unmarked += ((kind, key),)
 
     @property
     def waits(self) -> bool:
@@ -146,6 +156,12 @@ def _present_name(names: dict[str, str], name: str) -> str:
 def child_base(key: str) -> str:
     """Return the key of a child run without its number."""
     return key.partition(" again ")[0].rpartition(" ")[0]
+
+
+def raise_recorded(operation: RecordedOperation) -> None:
+    """Raise again what a recorded operation has raised."""
+    if operation.error is not None:
+        raise exception_of(*operation.error)
 
 
 def current_owner() -> Any:

@@ -51,3 +51,8 @@ class RecordOrder:
                 missing = missing or f"{each.kind} {each.key} of task {each.lane or 'root'}"
                 self.do(n)
         return missing
+
+
+def in_words(kind: str, key: str) -> str:
+    """An operation as errors name it."""
+    return f"{kind}({key})" if key and key != kind else kind

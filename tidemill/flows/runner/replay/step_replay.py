@@ -17,7 +17,7 @@ import msgspec
 
 from tidemill.core.errors import PayloadError
 from tidemill.flows.encoding.copies import SHARED, copy_data
-from tidemill.flows.encoding.exceptions import exception_document, exception_of
+from tidemill.flows.encoding.exceptions import exception_document
 from tidemill.flows.encoding.record import UNKNOWN
 from tidemill.flows.errors import StepDiverged, WorkflowRuntimeError
 from tidemill.flows.reducer.mailbox import Sent, send_event_of, take_spare
@@ -43,8 +43,9 @@ from tidemill.flows.runner.replay.record_lanes import (
     current_lane,
     current_owner,
     name_of,
+    raise_recorded,
 )
-from tidemill.flows.runner.replay.record_order import END, RecordOrder
+from tidemill.flows.runner.replay.record_order import END, RecordOrder, in_words
 from tidemill.flows.runner.replay.turns import Turns
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class StepReplay:
         """Return the next operation of this kind and key in what is left of a lane's record."""
         queue = lane.record.get((kind, key))
         if not queue:
-            raise self.diverge(lane, f"the step now does {_named(kind, key)}")
+            raise self.diverge(lane, f"the step now does {in_words(kind, key)}")
         lane.left -= 1
         lane.at, operation = queue.popleft()
         if self._order is not None and kind != "edit":  # It counts when it ends.
@@ -157,9 +158,7 @@ class StepReplay:
             await self.turns.take(lane.name)
 
     def after(self, lane: RecordLane, operation: RecordedOperation | None) -> int:
-        """Return the position behind a recorded wait if the lane has gone on after it, else the end of the record.
-
-        A step that was in one task when it received its answer has no mark of that: nothing was in between."""
+        """Return the position behind a recorded wait if the lane has gone on after it, else the end of the record."""
         return END if operation is None or not lane.left else lane.at + 1
 
     def may_pass(self, lane: RecordLane, kind: str, key: str, after: int) -> bool:
@@ -191,6 +190,15 @@ class StepReplay:
             self._did(marks.popleft()[0])
         elif self.copies and self.has_tasks and not self.ended:  # A run in memory keeps no order.
             self.add(lane, kind, key)
+        else:
+            lane.pass_unmarked(kind, key)
+
+    def _mark_before_tasks(self) -> None:
+        """Add the marks that the step's own task went on before it had the tasks that begin now."""
+        if self.copies and not self.has_tasks:
+            for kind, key in self.root.unmarked:
+                self.add(self.root, kind, key)
+        self.root.unmarked = ()
 
     def _position_of(self, lane: RecordLane, kind: str, key: str, otherwise: int = END) -> int:
         queue = lane.record.get((kind, key))
@@ -232,6 +240,7 @@ class StepReplay:
 
     def expect_lane(self, lane: RecordLane) -> None:
         """Add a lane whose task has not begun yet, with what is recorded of it."""
+        self._mark_before_tasks()
         self._give(lane)
         self._record.running[lane] = None
 
@@ -250,6 +259,7 @@ class StepReplay:
         lane = RecordLane(self, name or record.new_name(base), owner)
         self._give(lane)
         if name is None:
+            self._mark_before_tasks()
             self.add(lane, BEGIN, first, arguments)
         else:
             self.mark(lane, BEGIN, first)
@@ -470,7 +480,7 @@ class StepReplay:
         """Return the exception of a step that does not follow its record; the run is stopped."""
         if self.diverged is None:
             left = [each for queue in lane.record.values() for _, each in queue if each.kind not in MARKS]
-            names = ", ".join(_named(each.kind, each.key) for each in left[:3]) or "the end of the task"
+            names = ", ".join(in_words(each.kind, each.key) for each in left[:3]) or "the end of the task"
             part = f" (in its task {lane.name})" if lane.name else ""
             self.diverged = StepDiverged(
                 f"step {self.work.step}{part} does not follow the record of its earlier run: the record continues with "
@@ -487,13 +497,3 @@ class StepReplay:
             number = counts[part] = counts.get(part, 0) + 1
             place = (self.run.run_id, self.work.id, self.work.attempt, *part, number)
             (self.observer.did if operation is None else self.observer.replayed)(place, value)
-
-
-def raise_recorded(operation: RecordedOperation) -> None:
-    """Raise again what a recorded operation has raised."""
-    if operation.error is not None:
-        raise exception_of(*operation.error)
-
-
-def _named(kind: str, key: str) -> str:
-    return f"{kind}({key})" if key and key != kind else kind

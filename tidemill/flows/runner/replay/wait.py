@@ -11,8 +11,8 @@ import msgspec
 from tidemill.core.errors import PayloadError
 from tidemill.flows.reducer.record import ANSWERED
 from tidemill.flows.reducer.step_ticks import WaitAsked
-from tidemill.flows.runner.replay.record_lanes import RecordLane
-from tidemill.flows.runner.replay.step_replay import StepReplay, raise_recorded
+from tidemill.flows.runner.replay.record_lanes import RecordLane, raise_recorded
+from tidemill.flows.runner.replay.step_replay import StepReplay
 
 
 async def wait_by_record(
