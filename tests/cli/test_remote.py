@@ -153,7 +153,7 @@ def test_a_token_for_one_application_is_made_through_a_server(mill: Mill) -> Non
 
 def test_workers_queues_and_schedules_are_told_what_to_do(mill: Mill) -> None:
     assert "*/slow: paused, was running; 1 worker takes from it" in mill.there("workers", "pause", "*", "slow").stdout
-    assert "*/slow=pause" in mill.there("workers").stdout
+    assert "*/slow paused" in mill.there("workers").stdout
     assert "runs again, was paused" in mill.there("workers", "resume", "*", "slow").stdout
     assert "nothing was paused" in mill.there("workers", "resume", "*", "slow").stdout
     assert mill.there("queues", "limit", "slow", "30/m").stdout == "queue slow: at most 30/m\n"
