@@ -296,6 +296,9 @@ def test_a_certificate_must_be_trusted(mill: Mill, tmp_path: Path) -> None:
         assert secure.asked == []
         trusting = mill.there("jobs", role="viewer", TIDEMILL_SERVER=secure.url, SSL_CERT_FILE=str(certificate[0]))
     assert trusting.returncode == 0, trusting.stderr
+    with relay(mill.asking) as plain:
+        misled = mill.there("jobs", role="viewer", TIDEMILL_SERVER=plain.url.replace("http://", "https://"))
+    assert "it does not speak TLS; write its address with http://" in misled.stderr
 
 
 def test_what_makes_no_sense_through_a_server_says_so_in_one_sentence(mill: Mill) -> None:

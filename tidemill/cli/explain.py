@@ -59,7 +59,7 @@ def explain(
         found = work.run(lambda at: at.do(explain_object, known))
     if json:
         return print_json(found)
-    named = "" if app is None and place.server_url is not None else app
+    named = "" if app is None and connection.server_url is not None else app
     return _print(_with_application(found, named), forward=args.forward)
 
 

@@ -168,7 +168,7 @@ def _status(row: WorkerLine, now: datetime) -> str:
 
 def _remark(row: WorkerLine, now: datetime) -> Text:
     if row.ended_at is not None:
-        return Text(row.end_reason or "")
+        return Text((row.end_reason or "").removeprefix("its lease lapsed: "))  # Its status says that it is lost.
     if row.lease_until <= now:
         return Text("its lease has lapsed: others take over its jobs", style="red")
     if row.flagged_at is not None:

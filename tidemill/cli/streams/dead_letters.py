@@ -72,7 +72,7 @@ def replay(
     count = connection.run(work)
     if count == 0 and id:
         ids = ", ".join(f"d{each}" for each in id)
-        meant = place.run(lambda at: _meant_stream(at, stream))
+        meant = connection.run(lambda at: _meant_stream(at, stream))
         why = f"stream {stream} has none{meant}" if meant else "it never existed, or was replayed"
         raise NotFoundError(f"no dead letter matches {ids}: {why}")
     if count is not None:
