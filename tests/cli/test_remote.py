@@ -195,7 +195,7 @@ def test_runs_are_forked_answered_and_cancelled(mill: Mill) -> None:
     for what, why in (
         ("order --app app.py", "leave out --app app.py"),
         ("orders", "declares no dag 'orders', but order"),
-        ("nightly.yaml", "the dag file nightly.yaml cannot be read"),
+        ("nightly.yaml", "there is no dag file nightly.yaml"),
     ):
         refused = mill.there("dag", "start", *what.split())
         assert (refused.returncode, why in refused.stderr) == (1, True), refused.stderr

@@ -355,7 +355,7 @@ async def _state(at: Local, text: str) -> Explanation | None:
 def _says_name(declared: Declarations, name: str) -> str | None:
     """That an id is the name of something else than a pipeline, and what can be explained of that."""
     kind = declared_names(declared).get(name)
-    if kind == "task":
+    if kind == "task" and "/" not in name:  # PIPELINE/STAGE is a stage, whose builds are jobs of such a task.
         return f"{name!r} is a task: explain one of its jobs, which `tidemill jobs --task {name}` lists"
     if kind in ("flow", "dag"):
         return f"{name!r} is a {kind}: explain one of its runs, which `tidemill runs --workflow {name}` lists"
