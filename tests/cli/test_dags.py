@@ -345,7 +345,7 @@ def test_without_a_run_worker_that_is_said_and_nothing_is_lost(tmp_path: Path, d
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["dag", "check", "nowhere.yaml"], "the dag file nowhere.yaml cannot be read"),
+        (["dag", "check", "nowhere.yaml"], "there is no dag file nowhere.yaml"),
         (["dag", "check", "broken.yaml"], "broken.yaml:2: this is not YAML"),
         (["dag", "draw"], "name what to draw"),
         (["dag", "draw", "asked"], "'asked' is not a file; for a dag of an application, add --app app.py"),

@@ -153,7 +153,7 @@ def test_a_token_for_one_application_is_made_through_a_server(mill: Mill) -> Non
 
 def test_workers_queues_and_schedules_are_told_what_to_do(mill: Mill) -> None:
     assert "*/slow: paused, was running; 1 worker takes from it" in mill.there("workers", "pause", "*", "slow").stdout
-    assert "*/slow=pause" in mill.there("workers").stdout
+    assert "*/slow paused" in mill.there("workers").stdout
     assert "runs again, was paused" in mill.there("workers", "resume", "*", "slow").stdout
     assert "nothing was paused" in mill.there("workers", "resume", "*", "slow").stdout
     assert mill.there("queues", "limit", "slow", "30/m").stdout == "queue slow: at most 30/m\n"
@@ -195,7 +195,7 @@ def test_runs_are_forked_answered_and_cancelled(mill: Mill) -> None:
     for what, why in (
         ("order --app app.py", "leave out --app app.py"),
         ("orders", "declares no dag 'orders', but order"),
-        ("nightly.yaml", "the dag file nightly.yaml cannot be read"),
+        ("nightly.yaml", "there is no dag file nightly.yaml"),
     ):
         refused = mill.there("dag", "start", *what.split())
         assert (refused.returncode, why in refused.stderr) == (1, True), refused.stderr
@@ -296,6 +296,9 @@ def test_a_certificate_must_be_trusted(mill: Mill, tmp_path: Path) -> None:
         assert secure.asked == []
         trusting = mill.there("jobs", role="viewer", TIDEMILL_SERVER=secure.url, SSL_CERT_FILE=str(certificate[0]))
     assert trusting.returncode == 0, trusting.stderr
+    with relay(mill.asking) as plain:
+        misled = mill.there("jobs", role="viewer", TIDEMILL_SERVER=plain.url.replace("http://", "https://"))
+    assert "it does not speak TLS; write its address with http://" in misled.stderr
 
 
 def test_what_makes_no_sense_through_a_server_says_so_in_one_sentence(mill: Mill) -> None:

@@ -91,6 +91,12 @@ def test_a_table_cuts_long_texts_before_it_continues_below() -> None:
     assert "12,345" in lines(made)[2]
 
 
+def test_the_text_that_a_table_is_read_for_is_cut_last() -> None:
+    made = table("id", "task", "queue", "note", wide="note")
+    made.add_row("7", "t" * 30, "q" * 30, "it was killed by SIGKILL")
+    assert "it was killed by SIGKILL" in lines(made)[2]
+
+
 def test_log_lines_break_between_words_and_keep_the_name_of_their_process_apart() -> None:
     line = "22:09:34 [warning  ] job will be retried      attempt=1 job=2 task=send why='ada is not an address'"
     said = lines(child_line("jobs", line, wide=6, width=80))

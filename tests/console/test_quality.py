@@ -343,7 +343,11 @@ def test_an_open_page_goes_on_after_the_server_was_restarted(browser: Browser, s
     page.evaluate("window.sameOldPage = true")
     shop.stop_server()
     expect(page.get_by_text("reconnecting")).to_be_visible(timeout=60_000)
+    page.get_by_role("link", name="Audit log").click()  # Its code is not loaded yet, and cannot be now.
+    expect(page.locator("main .loading")).to_be_visible()
     shop.serve()
+    expect(page.get_by_role("heading", name="Audit log", level=1)).to_be_visible()
+    page.go_back()
     number = shop.enqueue("send", to="after the storm")
     expect(page.get_by_role("link", name=str(number), exact=True)).to_be_visible()
     expect(page.locator(".live.ok")).to_be_visible()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.support.waiting import eventually
@@ -9,8 +11,16 @@ from tidemill import App
 from tidemill.core.errors import NotFoundError
 from tidemill.dags import Dag, node
 from tidemill.flows import Context, StartEvent, StopEvent, Workflow, step
+from tidemill.monitors import Monitor, absent
 from tidemill.ops.explain import ExplainObject, Explanation, explain
 from tidemill.ops.jobs.workers import ControlWorkers, control_workers
+from tidemill.pipelines import Entity, Pipeline
+from tidemill.sources import LogSource
+from tidemill.streams import Stream
+
+
+class Nothing:
+    def on_event(self, state: object, event: object) -> None: ...
 
 
 async def explained(app: App, id: str) -> Explanation:
@@ -129,3 +139,44 @@ async def test_a_schedule_is_explained_by_its_name(app: App) -> None:
     assert found.why[0] == "It enqueues task remind on queue default at 08:00 on Monday (Europe/Paris)."
     with pytest.raises(NotFoundError, match="'remindd' is not an id of anything: a job is 7"):
         await explained(app, "remindd")
+
+
+async def test_a_name_that_is_not_an_id_says_what_of_it_can_be_explained(app: App, tmp_path: Path) -> None:
+    """Also in an application with one pipeline, to which every other text belongs."""
+    blog = Pipeline("blog", root=tmp_path)
+
+    @blog.stage(input="day/{date}.txt", output="page/{date}.html")
+    def page(entity: Entity, text: str) -> str:
+        return text
+
+    @app.task
+    async def send() -> None: ...
+
+    @app.workflow
+    class Publish(Workflow):
+        @step
+        async def publish(self, ev: StartEvent) -> StopEvent:
+            return StopEvent(result=1)
+
+    app.dag(Dag("nightly", nodes=[node("send", "send")]))
+    app.stream(Stream("letters", plans=[], sources=[LogSource("letters")]))
+    app.monitor(
+        Monitor("ships", source=LogSource("log"), entity=str, fold=Nothing, triggers=[absent("gone", after="5m")])
+    )
+    app.pipeline(blog)
+    for name, said in {
+        "send": "'send' is a task: explain one of its jobs, which `tidemill jobs --task send` lists",
+        "Publish": "'Publish' is a flow: explain one of its runs",
+        "nightly": "'nightly' is a dag: explain one of its runs",
+        "letters": "'letters' is a stream: .* a message is letters/SOURCE:POSITION",
+        "ships": "'ships' is a monitor: .* explain ships/TRIGGER/ENTITY",
+        "gone": "'gone' is a trigger: explain ships/gone/ENTITY",
+        "Publsh": "; did you mean 'Publish'",
+    }.items():
+        with pytest.raises(NotFoundError, match=said):
+            await explained(app, name)
+    found = await explained(app, "blog")
+    assert (found.state, found.why[0]) == (
+        "not_running",
+        f"It has no states: nothing in {tmp_path} matches day/{{date}}.txt.",
+    )

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.support import eventually, finished, running_maintenance, value
 from tidemill import App
@@ -224,6 +225,20 @@ async def test_a_worker_waits_for_the_schema_and_never_makes_it(empty_database_u
 async def test_waiting_for_a_schema_that_does_not_come_says_what_to_do(empty: Database) -> None:
     with pytest.raises(SchemaError, match=r"at schema version 0, and this code needs \d+: run `tidemill db migrate`"):
         await wait_for_schema(empty, patience=0.1)
+
+
+async def test_a_process_that_waits_for_the_schema_says_so_once(
+    empty: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemill.store.migrate.SAY_AFTER", 0.0)
+    with capture_logs() as lines:
+        waiting = asyncio.create_task(wait_for_schema(empty))
+        await eventually(lambda: lines != [])
+        await migrate(empty)
+        await asyncio.wait_for(waiting, 60)
+    said = [line for line in lines if line["event"] == "waiting for the schema"]
+    assert [line["log_level"] for line in said] == ["warning"]
+    assert "run `tidemill db migrate` or `tidemill maintenance`" in said[0]["why"]
 
 
 async def test_a_newer_schema_than_the_code_knows_is_a_clear_error_for_everyone(app: App, database: Database) -> None:

@@ -16,6 +16,7 @@ from tidemill.cli.monitors.view import print_alert
 from tidemill.cli.pipelines.open import AppOption, PipelineWork
 from tidemill.cli.pipelines.page import print_state
 from tidemill.cli.render import indented, out, print_json, state, table
+from tidemill.cli.runs.list import print_traceback
 from tidemill.cli.streams.view import attempt_lines, dead_page
 from tidemill.core.errors import ConfigError
 from tidemill.core.printable import on_one_line
@@ -56,7 +57,22 @@ def explain(
     else:
         known = msgspec.structs.replace(args, id=id)
         found = work.run(lambda at: at.do(explain_object, known))
-    return print_json(found) if json else _print(found, forward=args.forward)
+    if json:
+        return print_json(found)
+    named = "" if app is None and connection.server_url is not None else app
+    return _print(_with_application(found, named), forward=args.forward)
+
+
+def _with_application(found: Explanation, app: str | None) -> Explanation:
+    """Its commands name the application as it was given here; through a server they need none."""
+    if app is None:
+        return found
+
+    def named(lines: list[str]) -> list[str]:
+        return [line.replace(" APP ", f" {app} " if app else " ") for line in lines]
+
+    details = found.details and msgspec.structs.replace(found.details, why=named(found.details.why))
+    return msgspec.structs.replace(found, why=named(found.why), details=details)
 
 
 def _print(found: Explanation, *, forward: bool) -> None:
@@ -74,6 +90,8 @@ def _print(found: Explanation, *, forward: bool) -> None:
         console.print("\nwhy", style="bold")
         for sentence in found.why:
             console.print(indented(sentence), soft_wrap=True, markup=False)
+        if found.run is not None:
+            print_traceback(found.run)
         if found.message is not None:
             for line in attempt_lines(found.message.history):
                 console.print(line, soft_wrap=True)
@@ -84,6 +102,8 @@ def _print(found: Explanation, *, forward: bool) -> None:
             console.print("\nstate at that check", style="bold")
             state_text = msgspec.json.encode(found.trigger.state).decode()
             console.print(f"  {state_text}", soft_wrap=True, markup=False)
+    if (command := _next_command(found)) is not None:
+        console.print(f"\n{command}", style="dim", soft_wrap=True)
     if any(each.id for each in found.because) or found.alert is not None:  # "why" names the person or program
         console.print("\nfollowed from", style="bold")
         console.print(_followers(found.because))
@@ -93,6 +113,21 @@ def _print(found: Explanation, *, forward: bool) -> None:
     console.print(
         _followers(found.followed) if found.followed else "  nothing yet", style="" if found.followed else "dim"
     )
+
+
+def _next_command(found: Explanation) -> str | None:
+    """What can be done about it, where that is one command."""
+    if found.job is not None and found.state == "failed":
+        return f"run it again: tidemill retry {found.id}"
+    if found.dead_letter is not None:
+        return f"try it again: tidemill stream replay {found.dead_letter.stream} --id {found.id}"
+    if found.alert is not None and found.state in ("open", "fired"):
+        return f"acknowledge it: tidemill monitor ack {found.id}"
+    if found.run is not None and found.state in ("failed", "cancelled", "timed_out"):
+        if found.run.shape == "dag":
+            return f"do again what did not succeed: tidemill dag rerun {found.id}"
+        return f"go on after one of its ticks: tidemill fork {found.id} --at TICK (tidemill run {found.id} lists them)"
+    return None
 
 
 def _followers(followed: list[Related]) -> Table:

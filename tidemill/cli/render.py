@@ -24,6 +24,7 @@ from tidemill.core.printable import on_one_line, printable, printable_json
 PIPE_WIDTH = 160
 WIDEST = 32  # a cell of an ordinary column
 SHORTEST = 12  # what is left of a text that is cut
+KEPT = 24  # what is left of the text of a `wide` column while other texts can be cut
 PADDING = 1  # behind each cell
 
 STATE_STYLES = {
@@ -97,7 +98,7 @@ class LineTable(Table):
             longer = [number for number in group if widths[number] > least[number]]
             if not longer:
                 break
-            longest = max(longer, key=lambda number: (number in wide, widths[number]))
+            longest = max(longer, key=lambda number: (number in wide and widths[number] > KEPT, widths[number]))
             widths[longest] -= 1
         part = copy(self)
         part.columns = [replace(self.columns[number], _index=place) for place, number in enumerate(group)]

@@ -8,12 +8,20 @@ import sys
 from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
-from cyclopts.exceptions import UnknownCommandError, UnknownOptionError, UnusedCliTokensError
+from cyclopts.exceptions import (
+    CoercionError,
+    MissingArgumentError,
+    UnknownCommandError,
+    UnknownOptionError,
+    UnusedCliTokensError,
+)
 
 from tidemill.cli.main import build, one_line
 
 #: Names of the parameter that takes an application by its place.
 _APPLICATION = {"app", "apps", "target"}
+
+_NUMBERS: dict[type, str] = {int: "a whole number", float: "a number"}
 
 
 def usage_message(error: CycloptsError) -> str:
@@ -31,6 +39,16 @@ def usage_message(error: CycloptsError) -> str:
     if isinstance(error, UnknownCommandError) and error.unused_tokens:
         return _unknown_command(error.unused_tokens[0], error.command_chain or ())
     text = one_line(error).partition(" Available commands:")[0]  # The list is cut; --help has all.
+    if isinstance(error, MissingArgumentError) and error.argument is not None and not text.endswith("?"):
+        count, _ = error.argument.token_count()
+        name = error.keyword or error.argument.name
+        missing = f"{name} needs {'a value' if count == 1 else f'{count} values'}"
+        if not name.startswith("-"):
+            missing = f"say {name}: `{command} {name} ...`"
+        return f"{missing}; see `{command} --help`"
+    if isinstance(error, CoercionError) and error.msg is None and error.token and error.target_type in _NUMBERS:
+        name = error.token.keyword or (error.argument.name if error.argument is not None else "the argument")
+        return f'{name}: "{error.token.value}" is not {_NUMBERS[error.target_type]}; see `{command} --help`'
     return f"{text} See `{command} --help`" if text.endswith("?") else f"{text.rstrip('.')}; see `{command} --help`"
 
 

@@ -300,5 +300,5 @@ def _count(number: int, what: str) -> str:
 
 def _rate(per_second: float, what: str = "job") -> str:
     if per_second >= 1:
-        return f"{per_second:g} {what}s a second"
+        return f"{per_second:g} {what}{'' if per_second == 1 else 's'} a second"
     return f"one {what} every {format_duration(1 / per_second)}"

@@ -17,6 +17,7 @@ from tidemill.core.jobs.job import LIVE_STATES
 from tidemill.dags.view.view import NodeView
 from tidemill.declarations import Declarations
 from tidemill.engine.explain import explain_run_start
+from tidemill.ops.admin.search import declared_names
 from tidemill.ops.causes import (
     Related,
     causes_of_alert,
@@ -40,6 +41,7 @@ from tidemill.ops.pipelines.pipelines import (
     PipelineRef,
     get_pipeline,
     list_pipelines,
+    why_empty,
 )
 from tidemill.ops.pipelines.states import GetState, get_state
 from tidemill.ops.pipelines.triggers import list_triggers
@@ -234,13 +236,15 @@ async def _pipeline(at: Local, name: str) -> Explanation:
     found = await at.do(get_pipeline, PipelineRef(name=name))
     counts = ", ".join(f"{number:,} {state}" for state, number in found.counts.items())
     word = shlex.quote(name)
-    lines = [f"Its states: {counts or 'none'}. `tidemill pipeline plan APP {word}` lists what is not fresh, and why."]
+    lines = [f"Its states: {counts}. `tidemill pipeline plan APP {word}` lists what is not fresh, and why."]
+    if not counts:
+        lines = [f"It has no states: {why_empty(found)}."]
     if found.paused_by is not None:
         lines.append(f"{found.paused_by} has paused it: nothing is built.")
         lines.append(f"Resume it with `tidemill pipeline resume APP {word}`.")
     elif not found.kept:
         lines.append("No process keeps it up to date: start `tidemill up`, or `tidemill pipeline run`.")
-    state = "enabled" if found.paused_by is None else "paused"
+    state = "paused" if found.paused_by is not None else "active" if found.kept else "not_running"
     return Explanation(id=name, kind="pipeline", state=state, why=[*lines, *found.problems])
 
 
@@ -328,12 +332,17 @@ async def _state(at: Local, text: str) -> Explanation | None:
             f"{text!r} is not the id of a job, run, alert or message, nor a schedule; to explain a state of a "
             "pipeline, name the application (--app app.py) or a server"
         )
+    if (other := _says_name(at.declared, text)) is not None:
+        raise NotFoundError(other)
     lines = (await at.do(list_pipelines, ListPipelines(live=False))).items
     if not lines:
         return None
     if text in (line.name for line in lines):
         return await _pipeline(at, text)
-    pipeline, stage, entity = find_state(lines, text)
+    try:
+        pipeline, stage, entity = find_state(lines, text)
+    except (NotFoundError, ConfigError) as error:
+        raise NotFoundError(f"{error}{did_you_mean(text, declared_names(at.declared))}") from error
     found = await at.do(get_state, GetState(name=pipeline, stage=stage, entity=entity, follow=True))
     why = found.why if found.state == "absent" else [*_not_among(lines, found, text), *found.why]
     followed = [Related(f"{pipeline}/{each}", "state", "") for each in found.followed_by]
@@ -343,6 +352,21 @@ async def _state(at: Local, text: str) -> Explanation | None:
         id=f"{pipeline}/{stage}/{entity}", kind="state", state=found.state, why=why, because=because,
         followed=followed, details=found,
     )  # fmt: skip
+
+
+def _says_name(declared: Declarations, name: str) -> str | None:
+    """That an id is the name of something else than a pipeline, and what can be explained of that."""
+    kind = declared_names(declared).get(name)
+    if kind == "task" and "/" not in name:  # PIPELINE/STAGE is a stage, whose builds are jobs of such a task.
+        return f"{name!r} is a task: explain one of its jobs, which `tidemill jobs --task {name}` lists"
+    if kind in ("flow", "dag"):
+        return f"{name!r} is a {kind}: explain one of its runs, which `tidemill runs --workflow {name}` lists"
+    if kind == "stream":
+        return f"{name!r} is a stream: `tidemill stream status {name}` shows it; a message is {name}/SOURCE:POSITION"
+    if kind == "monitor":
+        return f"{name!r} is a monitor: `tidemill monitor status {name}` shows it; explain {name}/TRIGGER/ENTITY"
+    owners = [each.name for each in declared.monitors.values() if any(one.name == name for one in each.triggers)]
+    return f"{name!r} is a trigger: explain {owners[0]}/{name}/ENTITY" if owners else None
 
 
 def _not_among(lines: list[PipelineLine], found: StateDetails, text: str) -> list[str]:

@@ -41,6 +41,9 @@ from tidemill.store.schemas import check_schema_name, in_schema, schema_of
 
 log = structlog.get_logger("tidemill.migrate")
 
+#: Seconds of waiting for the schema after which a process says so.
+SAY_AFTER = 3.0
+
 _FILE_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql\Z")
 _NEEDS = re.compile(r"-- needs_at_least: (\d+)\s*\n")
 
@@ -293,6 +296,7 @@ async def wait_for_schema(database: Database, *, patience: float | None = None) 
     """Wait until the schema has the version that this code needs; one that needs newer code is an error."""
     loop = asyncio.get_running_loop()
     give_up = None if patience is None else loop.time() + patience
+    say_at: float | None = loop.time() + SAY_AFTER
     pause = 0.05
     while True:
         # Without a chosen application only the shared tables can be read; later statements ask for the application.
@@ -303,6 +307,9 @@ async def wait_for_schema(database: Database, *, patience: float | None = None) 
             return
         if give_up is not None and loop.time() > give_up:
             raise SchemaError(_missing(database, current.version, OWN_CHAIN))
+        if give_up is None and say_at is not None and loop.time() >= say_at:
+            log.warning("waiting for the schema", why=_missing(database, current.version, OWN_CHAIN))
+            say_at = None
         await asyncio.sleep(pause)
         pause = min(pause * 1.5, 1.0)
         await database.locate(patience=patience)
@@ -330,7 +337,7 @@ def _missing(database: Database, version: int, chain: Chain) -> str:
         )
     return (
         f"the database at {database.where} is at schema version {version}, and this code needs {chain.latest}: "
-        "run `tidemill db migrate`, or start maintenance"
+        "run `tidemill db migrate` or `tidemill maintenance`"
     )
 
 

@@ -216,9 +216,9 @@ def test_the_workers_of_a_host_are_drained_and_resumed_and_its_charts_are_drawn(
     host = shop.api("/workers")["items"][0]["host"]
     page = console.open("/workers", "Workers and hosts")
     page.get_by_role("button", name="Drain").click()
-    expect(page.get_by_text(f"{host}/*=drain").first).to_be_visible()
+    expect(page.get_by_text(f"{host}/* draining").first).to_be_visible()
     page.get_by_role("button", name="Resume").click()
-    expect(page.get_by_text(f"{host}/*=drain")).to_have_count(0)
+    expect(page.get_by_text(f"{host}/* draining")).to_have_count(0)
     wait_until(lambda: shop.api("/hosts")["items"], "the host is sampled")
     page.reload()
     page.locator(".hosts a").first.click()

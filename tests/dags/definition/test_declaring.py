@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -233,3 +233,10 @@ def test_a_dag_of_ten_thousand_nodes_is_checked_in_time() -> None:
     nodes = [node("n0", "t")]
     nodes += [node(f"n{i}", "t", deps=[f"n{i - 1}"], args={"x": ref("n0.x")}) for i in range(1, 10_000)]
     assert len(DagPlan(Dag("long", nodes), Refs()).steps) == 10_000
+
+
+def test_a_node_that_is_given_a_task_in_place_of_its_name_says_the_name() -> None:
+    def pack() -> None: ...
+
+    with pytest.raises(ConfigError, match="node 'first': task= takes the name of a task, 'pack', not the task"):
+        node("first", cast(Any, pack))

@@ -105,7 +105,10 @@ def test_tasks_that_import_their_application_are_declared_on_it(
         ("x = 1\n", "declares no App: add `app = App"),
         ("import no_such_module_at_all\n", "cannot be imported: No module named 'no_such_module_at_all'"),
         ("def broken(:\n", "cannot be imported: SyntaxError"),
-        ("1 / 0\n", "cannot be imported: ZeroDivisionError: division by zero"),
+        ("1 / 0\n", r"cannot be imported: ZeroDivisionError: division by zero \(load_broken.py, line 1\)$"),
+        ("\nimport no_such_module\n", r"No module named 'no_such_module' \(load_broken.py, line 2\)$"),
+        (f"{ONE}\n@app.task(cron='x')\ndef f(): ...\n", r"is not a cron expression .* \(load_broken.py, line 4\)$"),
+        ("import json\n\njson.loads('{')\n", r"JSONDecodeError: .* \(load_broken.py, line 3\)$"),
         ('from tidemill import App\napp = App("")\n', "is not a application name|is not an application name"),
     ],
 )
@@ -129,8 +132,8 @@ def test_a_file_that_failed_to_load_can_be_loaded_when_it_is_mended(tmp_path: Pa
         ("no_such_file.py", "there is no file no_such_file.py"),
         ("some/where", "there is no file some/where"),
         ("no_such_module_at_all", "no_such_module_at_all cannot be imported"),
-        ("", "."),
-        (":app", "."),
+        ("", "say which application: app.py"),
+        (":app", "say which application: app.py"),
     ],
 )
 def test_a_target_that_does_not_exist_is_named(target: str, message: str) -> None:

@@ -323,7 +323,7 @@ async def test_anything_but_metrics_is_refused_politely(database: Database, addr
 async def test_a_database_without_a_schema_is_said_to_have_none(empty_database_url: str, address: str) -> None:
     async with Database(DatabaseSettings(url=empty_database_url)) as database, serving_metrics(database, address):
         status, text, _ = await get(address, "/metrics")
-    assert (status, text) == (503, "there is no schema yet: run `tidemill db migrate`, or start maintenance\n")
+    assert (status, text) == (503, "there is no schema yet: run `tidemill db migrate` or `tidemill maintenance`\n")
 
 
 async def test_a_taken_port_is_a_clear_error(database: Database, address: str) -> None:

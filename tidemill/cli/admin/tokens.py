@@ -58,7 +58,9 @@ def create(
 @token.command
 def link(
     *,
-    url: Annotated[str, Parameter(help="The server's address, as the browser reaches it.")] = "http://127.0.0.1:7433",
+    url: Annotated[
+        str, Parameter(help="The server's address, as the browser reaches it; a server with another port needs it.")
+    ] = "http://127.0.0.1:7433",
     connection: ServerOptions = ANYWHERE,
 ) -> None:
     """Print a link that logs one browser in, once, as an admin."""

@@ -56,7 +56,9 @@ def weight(args: WeighKey, *, connection: ServerOptions = ANYWHERE) -> None:
 
 async def unused_queue(at: Operator, name: str) -> str:
     """A note, if no job is in a queue and no worker takes jobs from it; nothing otherwise."""
-    known = [row.name for row in (await at.do(list_queues, ListQueues(internal=True))).items]
+    rows = (await at.do(list_queues, ListQueues(internal=True))).items
+    counts = ("workers", "waiting", "scheduled", "running", "throttled", "no_worker")
+    known = [row.name for row in rows if any(getattr(row, each) for each in counts)]
     if name in (*known, "*"):
         return ""
     return f"note: queue {name} has no jobs and no workers{did_you_mean(name, known)}\n"

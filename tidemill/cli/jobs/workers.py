@@ -33,7 +33,7 @@ from tidemill.store.runs.claims import DAG_KIND
 
 commands = App(name="workers", help="List workers; pause, drain, stop or resume them.")
 
-MODES: dict[str, str] = {"run": "running", "pause": "paused", "drain": "draining", "stop": "stopping"}
+MODES: dict[str, str] = {"run": "running", "pause": "paused", "drain": "draining", "stop": "stopped"}
 
 _TARGET = options_of(ControlWorkers, positional=("host", "queue"), without=("mode",))
 
@@ -101,7 +101,7 @@ def workers_table(rows: Sequence[WorkerLine], now: datetime) -> Table:
         made.add_row(
             _name(row),
             state(_status(row, now)),
-            names(row.queues) or "none: run worker",
+            names(row.queues) or "drives runs",
             "" if ended or not row.max_concurrency else f"{row.running}/{row.max_concurrency}",
             ago(row.seen_at, now),
             ago(row.started_at, now).removesuffix(" ago"),
@@ -168,7 +168,7 @@ def _status(row: WorkerLine, now: datetime) -> str:
 
 def _remark(row: WorkerLine, now: datetime) -> Text:
     if row.ended_at is not None:
-        return Text(row.end_reason or "")
+        return Text((row.end_reason or "").removeprefix("its lease lapsed: "))  # Its status says that it is lost.
     if row.lease_until <= now:
         return Text("its lease has lapsed: others take over its jobs", style="red")
     if row.flagged_at is not None:
@@ -177,10 +177,16 @@ def _remark(row: WorkerLine, now: datetime) -> Text:
     if row.trouble:
         remarks.append((row.trouble, "bold red"))
     if row.control:
-        remarks.append((names(row.control), "yellow"))
+        remarks.append((names(map(_control_text, row.control)), "yellow"))
     if row.models:
         remarks.append((f"models: {names(row.models)}", ""))
     return Text("; ").join(Text(text, style=style) for text, style in remarks)
+
+
+def _control_text(control: str) -> str:
+    """What an operator has set for a place, `vm/mail=pause`, as the command that set it says it: `vm/mail paused`."""
+    place, _, mode = control.rpartition("=")
+    return f"{place} {MODES[mode]}"
 
 
 def _control(connection: ServerOptions, args: ControlWorkers, mode: Mode, *, wait: bool = False) -> None:

@@ -24,6 +24,7 @@ from tidemill.cli.pipelines.open import (
     the_pipeline,
 )
 from tidemill.cli.render import counted, out
+from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.ops.operator.operation import Operator
 from tidemill.ops.pipelines.change import (
@@ -43,6 +44,7 @@ from tidemill.ops.pipelines.change import (
     retry_states,
     start_backfill,
 )
+from tidemill.ops.pipelines.pipelines import PipelineRef, get_pipeline
 from tidemill.ops.pipelines.states import (
     MOST_SHOWN,
     ListOrphans,
@@ -200,8 +202,10 @@ async def write(
 async def _find_part(at: Operator, word: str) -> PausePipeline:
     meant = await find(at, word)
     if meant.entity is not None:
+        line = await at.do(get_pipeline, PipelineRef(name=meant.pipeline))
+        near = did_you_mean(word, [line.name, *(stage.name for stage in line.stages)])
         raise NotFoundError(
-            f"pipeline {meant.pipeline} has no stage {meant.entity!r}: write PIPELINE, STAGE or PIPELINE/STAGE"
+            f"pipeline {meant.pipeline} has no stage {meant.entity!r}: write PIPELINE, STAGE or PIPELINE/STAGE{near}"
         )
     return PausePipeline(name=meant.pipeline, stage=meant.stage)
 

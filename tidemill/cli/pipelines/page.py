@@ -9,7 +9,7 @@ from rich.text import Text
 from tidemill.cli.render import ago, counted, cut, indented, out, short, table
 from tidemill.core.printable import on_one_line
 from tidemill.ops.pipelines.lineage import ChangePreview, Lineage
-from tidemill.ops.pipelines.pipelines import PipelineLine
+from tidemill.ops.pipelines.pipelines import PipelineLine, why_empty
 from tidemill.ops.pipelines.plan import PlanReport
 from tidemill.pipelines.view.content_preview import EarlierContent
 from tidemill.pipelines.view.state_details import Build, StateDetails
@@ -45,6 +45,8 @@ def print_pipeline(line: PipelineLine) -> None:
         ]
         made.add_row(stage.name, *cells, f"{stage.bytes:,}", f"paused by {stage.paused_by}" if stage.paused_by else "")
     console.print(made)
+    if not line.counts:
+        console.print(f"  {why_empty(line)}", style="yellow")
     print_problems(line.problems)
 
 

@@ -17,6 +17,7 @@ from tidemill.cli.run.role_process import application
 from tidemill.cli.run.roles import worker_processes
 from tidemill.core.errors import ConfigError
 from tidemill.engine.roles.supervisor import ChildSpec
+from tidemill.server.listening import listen
 from tidemill.server.settings import PORT, ServerSettings
 
 
@@ -71,6 +72,9 @@ def up(
         trust_local=trust_local,
         grpc=grpc,
     )
+
+    if server and port is not None and listening is None:
+        listen(served).close()  # A port that is taken is said before anything starts.
 
     def load() -> ProcessTree:
         known = application(app, given, metrics=metrics)

@@ -110,10 +110,18 @@ def _print_page(row: Run, ticks: list[dict[str, Any]], log: Sequence[StepAttempt
     console.print("\nwhy", style="bold")
     for sentence in row.why:
         console.print(Padding(Text(sentence), (0, 0, 0, 2)))
+    print_traceback(row)
     console.print("\nticks", style="bold")
     for tick, text in zip(ticks, describe_ticks(ticks), strict=True):
         console.print(f"  {tick['seq']:>5}  +{short(max(0.0, tick['at'] - ticks[0]['at'])):<7} {text}", markup=False)
     print_log(log)
+
+
+def print_traceback(row: Run) -> None:
+    """The traceback of the exception that ended a flow, if that is stored as a whole."""
+    trace = row.error.get("trace") if isinstance(row.error, dict) else None
+    if trace:
+        out().print(Padding(Text(f"\n{trace.rstrip()}", style="dim"), (0, 0, 0, 2), expand=False))
 
 
 def _facts(row: Run) -> list[tuple[str, str]]:

@@ -72,7 +72,9 @@ def replay(
     count = connection.run(work)
     if count == 0 and id:
         ids = ", ".join(f"d{each}" for each in id)
-        raise NotFoundError(f"no dead letter matches {ids}: it never existed, or was replayed")
+        meant = connection.run(lambda at: _meant_stream(at, stream))
+        why = f"stream {stream} has none{meant}" if meant else "it never existed, or was replayed"
+        raise NotFoundError(f"no dead letter matches {ids}: {why}")
     if count is not None:
         meant = "" if count else connection.run(lambda at: _meant_stream(at, stream))
         out().print(f"{counted(count, 'dead letter is', 'dead letters are')} tried again{meant}")

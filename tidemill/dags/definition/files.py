@@ -27,6 +27,7 @@ from typing import Any
 import msgspec
 
 from tidemill.core.codec import encode
+from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.duration import parse_duration
 from tidemill.core.encoding.located_json import Lines, line_of
 from tidemill.core.errors import ConfigError, TidemillError
@@ -111,8 +112,12 @@ def _read(path: FilePath, within: tuple[FilePath, ...]) -> tuple[str, tuple[File
         raise ConfigError(f"{path} includes itself: {' -> '.join(each.name for each in (*within, resolved))}")
     try:
         return path.read_text(encoding="utf-8-sig"), (*within, resolved)
+    except FileNotFoundError as error:
+        near = did_you_mean(path.name, [each.name for each in path.parent.glob(f"*{path.suffix}")])
+        raise ConfigError(f"there is no dag file {path}{near}") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the dag file {path} cannot be read: {error}") from error
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"the dag file {path} cannot be read: {why}") from error
 
 
 def _no_files(name: str) -> Dag:

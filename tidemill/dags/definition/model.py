@@ -164,6 +164,9 @@ def node(
     item, at most `max_concurrency` at a time; the result is the list of their results, in order, with null for each
     item that failed. Up to `tolerate` items may fail.
     """
+    known = getattr(task, "name", None) or getattr(task, "__name__", None)
+    if known is not None:
+        raise ConfigError(f"node {name!r}: task= takes the name of a task, {known!r}, not the task")
     return _made(
         TaskNode,
         name,

@@ -12,11 +12,14 @@ from typing import Any
 
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError, TidemillError
+from tidemill.core.user_traceback import user_line
 
 
 def load_app(target: str) -> Any:
     """Import the application that a command line names; it must hold exactly one `App`, unless the name says which."""
     place, _, name = target.partition(":")
+    if not place:
+        raise ConfigError("say which application: app.py, app.py:name or package.module")
     module = load_module(place)
     if name:
         found = getattr(module, name, None)
@@ -90,11 +93,14 @@ def _run(spec: Any, module: ModuleType) -> ModuleType:
 def _execute(place: str, load: Any) -> ModuleType:
     try:
         return load()
-    except TidemillError:
+    except TidemillError as error:
+        if len(error.args) == 1:  # Those of more are made from other things than their message.
+            error.args = (f"{error.args[0]}{user_line(error)}",)
         raise
     except ModuleNotFoundError as error:
         is_meant = error.name == place.partition(".")[0]
         hint = "; write the application as app.py, app.py:name or package.module" if is_meant else ""
-        raise ConfigError(f"{place} cannot be imported: {error}{hint}") from error
+        raise ConfigError(f"{place} cannot be imported: {error}{hint or user_line(error)}") from error
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"{place} cannot be imported: {type(error).__name__}: {error}") from error
+        line = "" if isinstance(error, SyntaxError) else user_line(error)  # It says its line itself.
+        raise ConfigError(f"{place} cannot be imported: {type(error).__name__}: {error}{line}") from error

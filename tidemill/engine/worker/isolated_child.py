@@ -20,6 +20,7 @@ import msgspec
 from tidemill.core.codec import decode, encode, storable
 from tidemill.core.errors import ConfigError
 from tidemill.core.retry import Discard, RetryAfter, Snooze, error_lineage
+from tidemill.core.user_traceback import user_traceback
 from tidemill.engine.application.lifespan import Lifespan, LifespanError
 from tidemill.engine.application.load_app import load_app
 from tidemill.engine.containment.memory_limit import limited_memory
@@ -29,7 +30,7 @@ from tidemill.engine.telemetry.logs import configure_logs
 from tidemill.engine.telemetry.tracing import continuing
 from tidemill.engine.worker.context import RunningJob, enter_job
 from tidemill.engine.worker.isolation import ChildOrder, ChildReport
-from tidemill.engine.worker.outcome import message_of, trace_of
+from tidemill.engine.worker.outcome import message_of
 
 LIFESPAN_PAUSE = 5.0  # seconds until a job is tried again whose process cannot open the lifespan
 
@@ -136,7 +137,7 @@ def _word_of(error: BaseException) -> ChildReport:
     return ChildReport(
         lineage=error_lineage(type(error)),
         message=storable(error.reason) if ours else message_of(error),
-        trace=storable(trace_of(error)),
+        trace=storable(user_traceback(error)),
         seconds=error.seconds if isinstance(error, Snooze | RetryAfter) else 0.0,
     )
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import concurrent.futures.thread
-import os
-import traceback
 from functools import lru_cache
-from types import TracebackType
 
 import msgspec
 
@@ -25,13 +21,13 @@ from tidemill.core.retry import (
     decide_after_loss,
     error_lineage,
 )
+from tidemill.core.user_traceback import user_traceback
 from tidemill.engine.containment.exit_status import EXIT_BUDGET, EXIT_CANCEL, EXIT_STALL
 from tidemill.engine.worker.context import RunningJob
 from tidemill.engine.worker.isolation import TaskError
 
 MOST_TRACEBACK = 20_000
 MOST_MESSAGE = 4_000
-_ENGINE = os.path.dirname(os.path.dirname(__file__))
 NO_OPTIONS = JobOptions()
 ONE_ATTEMPT = RetryPolicy()
 
@@ -202,7 +198,7 @@ def after_self_cancel(job: ClaimedJob, error: BaseException, *, at: float, worke
 def describe_error(job: ClaimedJob, error: BaseException, *, at: float, worker: str) -> bytes:
     """The record of a failed attempt, with the full traceback of the task's own frames."""
     # An error from another process carries its bases and its traceback.
-    text = error.trace if isinstance(error, TaskError) else trace_of(error)
+    text = error.trace if isinstance(error, TaskError) else user_traceback(error)
     return record(job, kind=_lineage(error)[0], message=message_of(error), at=at, worker=worker, trace=text)
 
 
@@ -226,26 +222,6 @@ def _lineage(error: BaseException) -> tuple[str, ...]:
 def message_of(error: BaseException) -> str:
     """The message of an exception, in a form that can be stored."""
     return storable(_shortened(words_of(error), MOST_MESSAGE))
-
-
-def trace_of(error: BaseException) -> str:
-    """An exception's traceback as text, from the task's own frames on."""
-    try:
-        return "".join(traceback.format_exception(type(error), error, _own_frames(error.__traceback__)))
-    except Exception as broken:  # noqa: BLE001 - the exception's own code is the user's
-        return f"(its traceback cannot be read: {type(broken).__name__})"
-
-
-def _own_frames(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the task's first frame on, without the frames of the engine."""
-    inner = trace
-    while inner is not None and _is_ours(inner.tb_frame.f_code.co_filename):
-        inner = inner.tb_next
-    return inner or trace
-
-
-def _is_ours(file: str) -> bool:
-    return file.startswith(_ENGINE) or file == concurrent.futures.thread.__file__
 
 
 def _shortened(text: str, most: int) -> str:

@@ -23,6 +23,7 @@ from pydantic import BaseModel, Secret, SecretBytes, SecretStr, ValidationError
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 from tidemill.core.codec import find_no_number
+from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import PayloadError, UnknownClassError
 from tidemill.flows.encoding.classes import (
     STANDS_IN,
@@ -104,7 +105,8 @@ class EventRegistry:
             return found[0]
         known = ", ".join(sorted(self._classes)) or "none"
         problem = "is the name of several event classes" if found else "is not an event class of this workflow"
-        raise PayloadError(f"{name} {problem}; the classes are: {known}")
+        meant = "" if found else did_you_mean(name, [cls.__name__ for cls in self._classes.values()])
+        raise PayloadError(f"{name} {problem}{meant or f'; the classes are: {known}'}")
 
 
 class EventClasses(Protocol):

@@ -25,13 +25,13 @@ async def search(at: Reader, args: Search, declared: Declarations) -> ListOf[Hit
     known = {(hit.kind, hit.id) for hit in found}
     named = [
         Hit(kind, name, name, why="name")
-        for name, kind in _names(declared).items()
+        for name, kind in declared_names(declared).items()
         if args.q.strip().lower() in name.lower() and (kind, name) not in known
     ]
     return ListOf(found + named[: args.limit])
 
 
-def _names(declared: Declarations) -> dict[str, str]:
+def declared_names(declared: Declarations) -> dict[str, str]:
     """Everything that the application declares by a name, and its kind."""
     kinds = {
         "task": declared.tasks,

@@ -317,5 +317,7 @@ def _reason(error: Exception) -> str:
             f"its certificate is not trusted ({error.verify_message}); SSL_CERT_FILE can name a file with your own "
             "authority's"
         )
+    if isinstance(error, ssl.SSLError) and error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
+        return "it does not speak TLS; write its address with http://"
     message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(message.split()) or type(error).__name__

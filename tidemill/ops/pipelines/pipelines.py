@@ -11,6 +11,7 @@ import msgspec
 from tidemill.declarations import Declarations
 from tidemill.ops.operator.operation import Arguments, doc, operation
 from tidemill.ops.pipelines.states import PipelineName, read_states
+from tidemill.pipelines.definition.pattern import Pattern
 from tidemill.pipelines.definition.pipeline import Stage, check_order, makers
 from tidemill.pipelines.reducer.reasons import NeedsApproval, kind_of_reason
 from tidemill.pipelines.runner.running_builds import BuildJobs
@@ -86,6 +87,14 @@ class PipelineLine(msgspec.Struct, frozen=True):
     problems: list[str]
     looked_at: datetime | None
     took: float
+
+
+def why_empty(line: PipelineLine) -> str:
+    """Why a pipeline has no states: nothing is where its first inputs are taken from."""
+    outputs = [Pattern(stage.output) for stage in line.stages]
+    inputs = dict.fromkeys(each for stage in line.stages for each in stage.inputs)
+    first = [each for each in inputs if not any(Pattern(each).overlaps(output) for output in outputs)]
+    return f"nothing in {line.place} matches {' or '.join(first) or 'its inputs'}"
 
 
 class PipelineList(msgspec.Struct, frozen=True):

@@ -55,7 +55,12 @@ async def retry_run(tx: Transaction, args: RunRef) -> RunsAsked:
     row = await find_flow(tx, args.id)
     tick = encode_tick(Resumed(time.time(), queued=True, rules=RULES, afresh=True))
     if not await retry_stopped(tx, args.id, tick):
-        raise ConflictError(f"run r{args.id} does not need attention: it is {row['state']}")
+        ways = (
+            ""
+            if row["state"] == "running"
+            else f"; `tidemill fork r{args.id} --at TICK` goes on after one of its ticks"
+        )
+        raise ConflictError(f"run r{args.id} does not need attention: its state is {row['state']}{ways}")
     await tx.audit("run.retry", f"r{args.id}")
     return RunsAsked(1, [args.id], 0)
 

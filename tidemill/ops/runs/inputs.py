@@ -157,8 +157,8 @@ async def _answer_to_flow(at: Reader, args: SubmitInput, workflow: Any) -> State
         open_now = [row["node"] for row in await read_inputs(at.database, run_id=args.id)]
         hint = did_you_mean(args.node, open_now) or (f"; it asks {', '.join(open_now)}" if open_now else "")
         raise ConflictError(
-            f"run r{args.id} does not ask {args.node!r}, or was answered already{hint}: "
-            f"`tidemill inputs --run r{args.id}`"
+            f"run r{args.id} does not ask {args.node!r}, or was answered already (`tidemill inputs --run r{args.id}`)"
+            f"{hint}"
         )
     tick = event_tick(event, None, token)
     return answer_statements(at.database, args.id, tick, by=at.by, node=args.node, value=args.value, key=token)

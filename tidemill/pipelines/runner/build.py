@@ -12,7 +12,6 @@ import inspect
 import json
 import tempfile
 import time
-import traceback
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -24,6 +23,7 @@ from tidemill.core.codec import encode
 from tidemill.core.errors import ConfigError, TidemillError, words_of
 from tidemill.core.jobs.injected import is_injected
 from tidemill.core.limits.size_limits import check_output
+from tidemill.core.user_traceback import user_traceback
 from tidemill.engine.application.lifespan import Lifespan
 from tidemill.engine.application.middleware import surrounded
 from tidemill.engine.containment.blocked_time import TimeLimit
@@ -243,7 +243,7 @@ class StageCaller:
 
     def _failed(self, entity: Entity, error: BaseException, began: float) -> Result:
         message = words_of(error) if isinstance(error, BuildError) else f"{type(error).__name__}: {words_of(error)}"
-        trace = "".join(traceback.format_exception(error, limit=-8))
+        trace = user_traceback(error, limit=-8)
         return Result({}, time.perf_counter() - began, "\n".join([*entity.notes, trace]), message)
 
     def _check(self, value: Any) -> None:

@@ -483,7 +483,7 @@ async def expire_lease(database: Database, host: str, pid: int, why: str | None 
     try:
         await database.fetch(EXPIRE_LEASE, host, pid, why, patience=5.0)
     except asyncpg.UndefinedTableError as error:
-        raise StoreError("there is no schema yet: run `tidemill db migrate`, or start maintenance") from error
+        raise StoreError("there is no schema yet: run `tidemill db migrate` or `tidemill maintenance`") from error
 
 
 async def release_jobs(

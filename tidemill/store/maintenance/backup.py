@@ -93,8 +93,11 @@ def _make_folder(folder: Path) -> None:
     """A folder that only this user can read."""
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty: choose another folder for the backup")
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o700)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be made for the backup: {error.strerror}") from error
 
 
 def _size_of(folder: Path) -> int:
@@ -104,6 +107,9 @@ def _size_of(folder: Path) -> int:
 def _read_rows(folder: Path) -> Rows:
     try:
         return msgspec.json.decode((folder / "rows.json").read_bytes(), type=Rows)
+    except FileNotFoundError as error:
+        why = "it has no rows.json" if folder.is_dir() else "there is no such folder"
+        raise ConfigError(f"{folder} is not a complete backup: {why}") from error
     except (OSError, msgspec.DecodeError) as error:
         raise ConfigError(f"{folder} is not a complete backup: {error}") from error
 

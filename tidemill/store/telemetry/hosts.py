@@ -210,7 +210,7 @@ async def read_totals(database: Database) -> Totals:
     try:
         rows = await database.fetch(READ_TOTALS)
     except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError) as error:
-        raise StoreError("there is no schema yet: run `tidemill db migrate`, or start maintenance") from error
+        raise StoreError("there is no schema yet: run `tidemill db migrate` or `tidemill maintenance`") from error
     for row in rows:
         counts[row["name"], tuple(decode(row["labels"], list[str]))] = row["value"]
     workers = await database.fetch(COUNT_WORKERS)

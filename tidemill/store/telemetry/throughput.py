@@ -14,7 +14,7 @@ KEPT_HOURS = 24
 NOTE_PACE = f"""
 WITH ended AS (
     SELECT coalesce(sum(value), 0) AS done,
-           coalesce(sum(value) FILTER (WHERE (labels::json ->> 2) <> 'succeeded'), 0) AS failed
+           coalesce(sum(value) FILTER (WHERE (labels::json ->> 2) NOT IN ('succeeded', 'snoozed')), 0) AS failed
     FROM tidemill.meter WHERE name = 'ended'),
 waits AS (
     SELECT json_object_agg(queue, bounds) AS waits FROM (

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
 from tidemill.core.codec import encode, storable
 from tidemill.core.errors import PayloadError, words_of
 from tidemill.core.retry import Discard, RetryAfter, Snooze, error_lineage
+from tidemill.core.user_traceback import user_traceback
 from tidemill.streams.definition.message import EngineAnswer, MessageFailure, OutboxItem
 from tidemill.streams.engine.context import Context
 from tidemill.streams.engine.plan_runner import RunningPlan
 
 MOST_TRACEBACK = 8000
-PACKAGE = str(Path(__file__).parents[2])
 
 
 def answer_of(
@@ -55,10 +53,7 @@ def attempt_of(ctx: Context, plan: str, error: BaseException, began: float) -> M
     failure = failure_of(plan, error)
     if failure.verdict == "snooze":
         return failure
-    frames = error.__traceback__
-    while frames is not None and frames.tb_next is not None and frames.tb_frame.f_code.co_filename.startswith(PACKAGE):
-        frames = frames.tb_next  # The engine's own frames say nothing about the cause.
-    written = storable("".join(traceback.format_exception(type(error), error, frames))[-MOST_TRACEBACK:])
+    written = storable(user_traceback(error)[-MOST_TRACEBACK:])
     took = time.perf_counter() - began
     return msgspec.structs.replace(failure, traceback=written, lines=ctx.lines_json(), seconds=took)
 

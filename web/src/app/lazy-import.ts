@@ -1,6 +1,7 @@
-/** Lazy imports that survive a new build: a deploy removes the old files, so the page reloads itself once. */
+/** Lazy imports that survive a restart of the server and a new build, which removes the old files. */
 const KEY = "tidemill.reloaded";
 const RELOAD_AGAIN_AFTER_MS = 15_000;
+const RETRY_AFTER_MS = 1_000;
 
 function hasJustReloaded(): boolean {
   try {
@@ -10,8 +11,25 @@ function hasJustReloaded(): boolean {
   }
 }
 
-/** Import a module; if its file is gone, reload the page to get the new build. */
+/** Wait until the server answers: as long as it is away, nothing is known about its files. */
+async function untilServerAnswers(): Promise<void> {
+  for (;;) {
+    try {
+      await fetch("/", { cache: "no-store" });
+      return;
+    } catch {
+      await new Promise((resolve) => setTimeout(resolve, RETRY_AFTER_MS));
+    }
+  }
+}
+
+/** Import a module, when the server answers; if its file is gone, reload the page to get the new build. */
 export async function importOrReload<T>(load: () => Promise<T>): Promise<T> {
+  try {
+    return await load();
+  } catch {
+    await untilServerAnswers();
+  }
   try {
     return await load();
   } catch (error) {

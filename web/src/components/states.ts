@@ -99,3 +99,11 @@ export const labelOf = (state: string): string => state.replaceAll("_", " ");
 export const aboutOf = (state: string): string | undefined => STATES[state]?.about;
 
 export const signOf = (state: string): string => STATES[state]?.sign ?? "";
+
+const MODES: Record<string, string> = { run: "running", pause: "paused", drain: "draining", stop: "stopped" };
+
+/** What an operator has set for a place, `vm/mail=pause`, as the command line says it: `vm/mail paused`. */
+export function controlText(control: string): string {
+  const [place, mode = ""] = control.split(/=(?=[a-z]+$)/);
+  return `${place} ${MODES[mode] ?? mode}`;
+}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from tidemill.core.errors import words_of
+from tidemill.core.user_traceback import user_traceback
 from tidemill.flows.definition.events import Event
 from tidemill.flows.definition.retry_policy import next_delay
 from tidemill.flows.definition.signature import StepSpec
@@ -134,7 +134,7 @@ def failed_attempt(spec: StepSpec, work: Work, error: Exception, *, elapsed: flo
         except Exception as worse:  # noqa: BLE001 - a retry policy is user code
             worse.__context__ = error
             error, message = worse, f"the retry policy of step {spec.name} failed: {worse}"
-    trace = "".join(traceback.format_exception(error))
+    trace = user_traceback(error)
     kind = f"{type(error).__module__}.{type(error).__qualname__}"
     return Ended(error=StepFailure(kind, message, trace, error), retry_in=delay)
 

@@ -67,7 +67,7 @@ function Change({ value }: { value: unknown }) {
   if (value === null || value === undefined) return <span className="faint">–</span>;
   const text = typeof value === "object" ? Object.entries(value).map(([name, each]) => `${name}: ${typeof each === "object" ? JSON.stringify(each) : String(each)}`).join(", ") : String(value);
   return (
-    <div className="cut mono" title={text}>
+    <div className="clamp mono" title={text}>
       {text}
     </div>
   );

@@ -14,7 +14,7 @@ import { Chips } from "../../components/forms/filters";
 import { PageHeader, Panel } from "../../components/layout";
 import { Count, num, RowActions, Table } from "../../components/lists/table";
 import { State, Tag } from "../../components/state";
-import { NO_WORKER } from "../../components/states";
+import { controlText, NO_WORKER } from "../../components/states";
 import { Duration } from "../../components/times";
 
 const isPaused = (queue: Queue) => queue.control.some((mode) => mode.startsWith("*=") && mode !== "*=run");
@@ -54,7 +54,7 @@ export function Queues() {
                 <td className="num">
                   <Link to="/workers">{count(queue.workers)}</Link>
                 </td>
-                <td className="nowrap">
+                <td>
                   {queue.rate === null ? <span className="faint">none</span> : perTime(queue.rate)}
                   {queue.key_rate !== null && <>, {perTime(queue.key_rate)} per rate key</>} {queue.limited_by && <span className="faint">set by {queue.limited_by}</span>}
                 </td>
@@ -98,7 +98,7 @@ export function QueueState({ queue }: { queue: Queue }) {
   return (
     <>
       {isPaused(queue) ? <State state="paused" /> : queue.workers === 0 ? <State state={NO_WORKER} label="no worker" /> : <State state="active" />}{" "}
-      {queue.control.filter((mode) => !mode.startsWith("*=")).map((mode) => <Tag key={mode} tone="wait">{mode}</Tag>)}
+      {queue.control.filter((mode) => !mode.startsWith("*=")).map((mode) => <Tag key={mode} tone="wait">{controlText(mode)}</Tag>)}
     </>
   );
 }

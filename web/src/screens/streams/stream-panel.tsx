@@ -51,7 +51,7 @@ export function StreamPanel({ stream, may, onControl }: { stream: Stream; may: b
             {dispatcher.restarts > 0 && `, ${plural(dispatcher.restarts, "restart")}`}
             {(dispatcher.live.done > 0 || dispatcher.live.shed > 0) && ` · live requests: ${count(dispatcher.live.open)} open, ${count(dispatcher.live.done)} done, ${count(dispatcher.live.shed)} rejected`}
           </div>
-          <Table label={`Sources of ${stream.name}`} heads={["Source", "State", num("Rate"), num("Lag", "Messages that wait at the source"), num("Waiting", "Messages that wait in the dispatcher"), num("In flight"), num("Done"), num("Retried"), num("Dead"), num("Expired", "Messages that were dropped because their deadline or max_age had passed"), num("Duplicates", "Messages whose id was done before, within dedup_window"), "Weight", "Limit"]} hasActions={may}>
+          <Table label={`Sources of ${stream.name}`} heads={["Source", "State", num("Rate"), num("Lag", "Messages that wait at the source"), num("Waiting", "Messages that wait in the dispatcher"), num("In flight"), num("Done", "Since its dispatcher started, as the numbers to the right"), num("Retried", "Since its dispatcher started"), num("Dead", "Since its dispatcher started"), num("Expired", "Messages that were dropped because their deadline or max_age had passed"), num("Duplicates", "Messages whose id was done before, within dedup_window"), "Weight", "Limit"]} hasActions={may}>
             {dispatcher.sources.map((source) => (
               <tr key={source.name}>
                 <td>{source.name}</td>

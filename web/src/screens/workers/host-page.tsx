@@ -34,6 +34,8 @@ export function HostPage({ id }: { id: string }) {
   });
   const workers = useQuery({ queryKey: ["workers"], queryFn: () => get<List<Worker>>("/workers") });
   const mine = workers.data?.items.filter((worker) => worker.host === id) ?? [];
+  const living = mine.filter((worker) => worker.ended_at === null);
+  const ended = mine.filter((worker) => worker.ended_at !== null);
   const items = samples.data?.items;
   const last = items?.at(-1)?.sample;
   const series = useMemo(() => charts(items ?? []), [items]);
@@ -60,12 +62,12 @@ export function HostPage({ id }: { id: string }) {
           {last && (
             <Panel title="Now">
               <dl className="facts">
-                <Fact name="Load">{last.load}</Fact>
+                <Fact name="Load average">{last.load}</Fact>
                 <Fact name="Tidemill">
                   {last.ours.cpu.toFixed(2)} cores, {bytes(last.ours.memory)}
                 </Fact>
                 <Fact name="Disk">
-                  {bytes(last.disk)} of {bytes(last.disk_total)}
+                  {bytes(last.disk)} of {bytes(last.disk_total)} used
                 </Fact>
                 {last.gpus?.map((gpu, index) => (
                   <Fact key={gpu.index ?? index} name={`GPU ${gpu.index ?? index}`}>
@@ -78,7 +80,8 @@ export function HostPage({ id }: { id: string }) {
         </div>
       )}
       <div className="below"><History kind="host" name={id} /></div>
-      <Panel title="Workers on this host" className="below"><LoadStatus query={workers} />{workers.data && (mine.length === 0 ? <Empty title="No workers on this host" /> : <WorkerTable workers={mine} />)}</Panel>
+      <Panel title="Workers on this host" className="below"><LoadStatus query={workers} />{workers.data && (living.length === 0 ? <Empty title="No workers on this host" /> : <WorkerTable workers={living} />)}</Panel>
+      {ended.length > 0 && <Panel title="Ended in the last hour" className="below"><WorkerTable workers={ended} ended /></Panel>}
     </>
   );
 }

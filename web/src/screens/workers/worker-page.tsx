@@ -9,6 +9,7 @@ import { History } from "../../components/history";
 import { Fact, PageHeader, Panel } from "../../components/layout";
 import { num, Table } from "../../components/lists/table";
 import { State, Tag } from "../../components/state";
+import { controlText } from "../../components/states";
 import { Ago, Took } from "../../components/times";
 import { leftOfLease, nameOf, stateOf } from "./workers";
 
@@ -20,7 +21,7 @@ export function WorkerPage({ host, number }: { host: string; number: string }) {
   const worker = details?.worker;
   return (
     <>
-      <PageHeader title={worker ? nameOf(worker) : `Worker ${number}`} subtitle={worker && <><State state={stateOf(worker)} /> {worker.trouble && !worker.ended_at && <Tag tone="bad">{worker.trouble}</Tag>} {worker.control.map((mode) => <Tag key={mode} tone="wait">{mode}</Tag>)}</>}>
+      <PageHeader title={worker ? nameOf(worker) : `Worker ${number}`} subtitle={worker && <><State state={stateOf(worker)} /> {worker.trouble && !worker.ended_at && <Tag tone="bad">{worker.trouble}</Tag>} {worker.control.map((mode) => <Tag key={mode} tone="wait">{controlText(mode)}</Tag>)}</>}>
         <Link className="button" to={`/workers/${encodeURIComponent(host)}`}>Host {host}</Link>
       </PageHeader>
       {!details || !worker ? (

@@ -14,6 +14,7 @@ import { count, plural } from "../../components/format";
 import { PageHeader, Panel } from "../../components/layout";
 import { num, Table } from "../../components/lists/table";
 import { State, Tag } from "../../components/state";
+import { controlText } from "../../components/states";
 import { Ago, duration } from "../../components/times";
 
 interface ControlRequest {
@@ -136,14 +137,14 @@ export function WorkerTable({ workers, ended = false }: { workers: Worker[]; end
             <Link to={`/workers/${encodeURIComponent(worker.host)}/${worker.id}`}>{nameOf(worker)}</Link>
           </td>
           <td>
-            <State state={stateOf(worker)} /> {worker.trouble && !worker.ended_at && <Tag tone="bad">{worker.trouble}</Tag>} {worker.control.map((mode) => <Tag key={mode} tone="wait">{mode}</Tag>)}
+            <State state={stateOf(worker)} /> {worker.trouble && !worker.ended_at && <Tag tone="bad">{worker.trouble}</Tag>} {worker.control.map((mode) => <Tag key={mode} tone="wait">{controlText(mode)}</Tag>)}
           </td>
           <td className="num">
             {worker.max_concurrency > 0 ? <>{worker.running} <span className="faint">of {worker.max_concurrency}</span></> : <span className="faint">–</span>}
           </td>
           <td>
-            <div className="cut" title={worker.queues.join(", ")}>
-              {worker.queues.join(", ") || <span className="faint">none: run worker</span>}
+            <div className="clamp" title={worker.queues.join(", ")}>
+              {worker.queues.join(", ") || <span className="faint">drives runs</span>}
             </div>
           </td>
           <td className="nowrap">{worker.ended_at ? worker.end_reason : <Ago at={worker.seen_at} />}</td>
