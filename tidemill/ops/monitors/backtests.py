@@ -93,9 +93,6 @@ async def backtest_monitor(at: Reader, args: BacktestMonitor, declared: Declarat
     return _backtested(report, replayed, args.most)
 
 
-# -- inner parts ----------------------------------------------------------------------------------
-
-
 def _chosen(monitor: Monitor, names: list[str] | None) -> tuple[Trigger, ...]:
     known = {trigger.name: trigger for trigger in monitor.triggers}
     for name in names or ():

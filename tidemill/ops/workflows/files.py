@@ -360,9 +360,6 @@ async def rename_workflow_file(tx: Transaction, args: RenameWorkflowFile, declar
     return WorkflowSaved(args.to, over, checked)
 
 
-# -- inner parts ----------------------------------------------------------------------------------
-
-
 def _folder(declared: Declarations) -> WorkflowFiles:
     """The application's folder of workflow files."""
     return WorkflowFiles(declared.settings.workflow_folder)
