@@ -214,9 +214,9 @@ class App:
         """Declare a stream: messages of many topics through plans."""
         return self.streams.declare(stream)
 
-    def monitor(self, watch: Monitor, /) -> Monitor:
+    def monitor(self, monitor: Monitor, /) -> Monitor:
         """Declare a monitor, which `tidemill monitor run` and `tidemill up` follow."""
-        return self.monitors.declare(watch)
+        return self.monitors.declare(monitor)
 
     def dag(self, dag: Dag[ArgsT], /, **rate: Unpack[RateOptions]) -> Dag[ArgsT]:
         """Declare a dag, so that its runs can be started by its name. With `rate="10/m"` they begin at most so fast."""

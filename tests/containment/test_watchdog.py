@@ -81,7 +81,7 @@ async def test_a_step_that_blocks_without_a_timeout_is_named_and_fails_at_the_st
     async with running_maintenance(app):
         with command(database_url, "worker", str(MISBEHAVING), stall_limit=9) as worker:
             (trouble,) = await eventually(lambda: troubles(database), timeout=LONG)
-            assert trouble.startswith(f"its event loop is blocked by step block of run r{guilty}, since ")
+            assert trouble.startswith(f"its event loop has been blocked by step block of run r{guilty} since ")
             found = await eventually(lambda: settled_runs(database, [guilty, innocent]), timeout=LONG)
             assert "time.sleep(ev.seconds)" in worker.said, "the log has the stack"
     assert found[innocent]["state"] == "succeeded"

@@ -58,7 +58,7 @@ async def test_a_quiet_monitor_reads_a_file_as_soon_as_it_changes(
             out.write(json.dumps({"id": number, "at": time.time(), "who": "a", "heat": 1}) + "\n")
 
         async def is_read(count: int = number + 1) -> bool:
-            return (await read_monitor(database, driver.watch.name))["events"] == count
+            return (await read_monitor(database, driver.monitor.name))["events"] == count
 
         await eventually(is_read)
     role.stop()

@@ -152,9 +152,7 @@ async def _job(at: Local, id: str) -> Explanation:
     job = await at.do(get_job, GetJob(id=_number(id)))
     followed = [*await _followers(at, str(job.id)), *await _published(at, f"job {job.id} ({job.task})")]
     because = await causes_of_job(at, job.origin, job.run_id)
-    return Explanation(
-        id=id, kind="job", state=job.state, why=job.why, because=because, followed=followed, job=job
-    )  # fmt: skip
+    return Explanation(id=id, kind="job", state=job.state, why=job.why, because=because, followed=followed, job=job)
 
 
 async def _batch(at: Local, id: str) -> Explanation:
@@ -176,9 +174,9 @@ async def _run(at: Local, id: str) -> Explanation:
     followed += await _published(at, f"run r{run.id}")
     because = await causes_of_run(at, run.id)
     why = [*explain_run_start(run.origin), *run.why]
-    if (
-        waits := next((each for each in reversed(jobs) if each.state in LIVE_STATES and each.state != "running"), None)
-    ) is not None:
+    waiting = [each for each in jobs if each.state in LIVE_STATES and each.state != "running"]
+    if waiting:
+        waits = waiting[-1]
         about = (await at.do(get_job, GetJob(id=waits.id))).why[1:]
         why.append(f"Its job {waits.id} ({waits.task}) waits: {' '.join(about)}")
     return Explanation(

@@ -49,7 +49,7 @@ async def _runs_a_job(at: Operator, host: str, queue: str) -> bool:
     return False
 
 
-async def wait_for_drain(at: Operator, stream: str, *, each: Callable[[int], None] | None) -> None:
+async def wait_for_drain(at: Operator, stream: str, *, each: Callable[[int], None]) -> None:
     """Return when no dispatcher of a stream has messages in flight; `each` gets their number when it has changed."""
     reported: int | None = None
     async with at.watch("streams") as changes:
@@ -59,7 +59,7 @@ async def wait_for_drain(at: Operator, stream: str, *, each: Callable[[int], Non
             left = sum(dispatcher["in_flight"] for dispatcher in dispatchers)
             if not left and all(dispatcher["mode"] == "drain" for dispatcher in dispatchers):
                 return
-            if each is not None and left not in (0, reported):
+            if left not in (0, reported):
                 each(reported := left)
             await changes.wait(SAFETY_POLL)
 

@@ -46,7 +46,7 @@ class ApiServer:
         database: FairDatabase,
         settings: ServerSettings,
         *,
-        on_url: Callable[[str, str | None], None] | None,
+        on_url: Callable[[str, str | None], None],
         others: Callable[[str], Awaitable[ServerState]] | None,
     ) -> None:
         self.settings = settings.validate()
@@ -143,9 +143,8 @@ class ApiServer:
     async def _announce(self, listening: socket.socket) -> None:
         settings = self.settings
         url = msgspec.structs.replace(settings, port=listening.getsockname()[1]).url
-        if self._on_url is not None:
-            link = await self._login_link(url) if settings.asks_login and settings.is_local else None
-            self._on_url(url, link)
+        link = await self._login_link(url) if settings.asks_login and settings.is_local else None
+        self._on_url(url, link)
 
     async def _login_link(self, url: str) -> str:
         async with Reader(self._database, "server").transaction() as tx:

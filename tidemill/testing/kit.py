@@ -372,8 +372,6 @@ class TestKit:
                 raise AssertionError(f"{problem}{with_these}; there is:{listed}")
             time.sleep(POLL_SECONDS)
 
-    # -- inside -----------------------------------------------------------------------------------
-
     def _app(self, app: App | None) -> App:
         if app is not None:
             if app not in self._apps:

@@ -280,7 +280,7 @@ async def test_a_repeated_run_does_only_what_did_not_succeed(app: App, database:
         assert calls == ["edited"]
         with pytest.raises(ConfigError, match="there is no node 'zzz'"):
             await third.rerun(start="zzz")
-        with pytest.raises(ConfigError, match="say which node"):
+        with pytest.raises(ConfigError, match="name the node"):
             await third.rerun(edited={"n": 1})
     origin = await value(database, "SELECT origin FROM tidemill.run WHERE id = $1", again.id)
     assert b'"ann"' in origin

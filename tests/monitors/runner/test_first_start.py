@@ -144,7 +144,7 @@ async def test_a_first_start_opens_momentary_alerts_of_the_past_as_history(app: 
     history = await store.show_history(
         database, min(row["id"] for row in await store.list_alerts(database, trigger="peak", limit=500))
     )
-    assert [row["detail"] for row in history] == ["of the time before it was followed: nothing to acknowledge"]
+    assert [row["detail"] for row in history] == ["from before it was followed: nothing to acknowledge"]
 
 
 async def test_the_past_that_a_backfill_reads_is_history_and_late_events_are_news(database: Database) -> None:

@@ -125,7 +125,7 @@ async def test_a_message_kept_for_a_plan_that_is_gone_is_not_dropped(database: D
         await eventually(lambda: dead(database))
     (row,) = await database.fetch("SELECT plans, kind, error FROM tidemill.dead_letter")
     assert (row["plans"], row["kind"]) == (["OldName"], "PlanGone")
-    assert "has no plan of this name any more" in row["error"]
+    assert "no longer has a plan of this name" in row["error"]
 
 
 async def test_dead_letters_are_found_by_their_error_as_it_is_written(database: Database) -> None:

@@ -151,9 +151,6 @@ def publish(
     out().print(f"{counted(len(lines), 'message')} {'is' if is_one else 'are'} in {args.topic}")
 
 
-# -- inner parts ----------------------------------------------------------------------------------
-
-
 async def _watch(at: Operator, args: ListStreams) -> None:
     """Draw the streams again at every change of them, until a signal."""
     console = terminal()

@@ -192,9 +192,6 @@ def why_job(job: Job) -> str:
     return f"its job {job['id']} waits on queue {job['queue']}: {_joined(explain_job(job)[1:])}"
 
 
-# -- inner parts ----------------------------------------------------------------------------------
-
-
 def _node(view: DagView, row: TreeRow, jobs: Sequence[Job]) -> NodeView:
     node = view.state.nodes[row.node]
     return NodeView(

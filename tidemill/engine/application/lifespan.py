@@ -355,15 +355,12 @@ class Lifespan:
     def check(self) -> None:
         """Raise a `ConfigError` if a declared function takes something that is not there."""
         for where, parameter in self._takers:
-            if self._find_provider(parameter.annotation) is None:
+            if self.dependencies.get(parameter.annotation) is None:
                 self.find(parameter.annotation, f"{where}, parameter {parameter.name}")
 
     def provider(self, annotation: Any) -> Provider | None:
         """What makes the object of an annotation for each call, if it is made for each call."""
-        return None if annotation in self.overrides else self._find_provider(annotation)
-
-    def _find_provider(self, annotation: Any) -> Provider | None:
-        return self.dependencies.get(annotation)
+        return None if annotation in self.overrides else self.dependencies.get(annotation)
 
     def find(self, annotation: Any, where: str) -> Any:
         """The object that an annotation means."""

@@ -180,7 +180,7 @@ class Watchdog:
 
     def _report(self, worker_id: int, culprit: Culprit | None) -> None:
         name = "unknown work" if culprit is None else culprit.name
-        self.trouble = f"its event loop has been blocked by {name}, since {time.strftime('%H:%M:%S')}"
+        self.trouble = f"its event loop has been blocked by {name} since {time.strftime('%H:%M:%S')}"
         log.error("EVENT LOOP BLOCKED", by=name, worker=worker_id, stack=self._stack())
 
     def _stack(self) -> str:

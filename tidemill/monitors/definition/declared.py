@@ -31,15 +31,15 @@ class Monitors(dict[str, Monitor]):
         self._tasks = tasks
         self._reach = reach
 
-    def declare(self, watch: Monitor) -> Monitor:
+    def declare(self, monitor: Monitor) -> Monitor:
         """Add a monitor. The first one with channels adds the task that sends notices."""
-        if watch.name in self:
-            raise ConfigError(f"two monitors are called {watch.name!r}: give one of them another name")
-        self[watch.name] = watch
-        watch.fold.surround(watch.name, self._lifespan)
-        if watch.notify and TASK not in self._tasks:
+        if monitor.name in self:
+            raise ConfigError(f"two monitors are called {monitor.name!r}: give one of them another name")
+        self[monitor.name] = monitor
+        monitor.fold.surround(monitor.name, self._lifespan)
+        if monitor.notify and TASK not in self._tasks:
             self._tasks.add(notify_task(self._reach, self))
-        return watch
+        return monitor
 
     def runner(self, database: Database, settings: Settings, **options: Any) -> Role[MonitorRunner]:
         """The role that follows them all."""

@@ -18,7 +18,7 @@ class Event(msgspec.Struct, frozen=True):
     data: Any
     tick: int = 0
     past: bool = False
-    """Whether it is of the time before its entity was followed."""
+    """Whether it is from before its entity was followed."""
 
     def __getitem__(self, name: str) -> Any:
         return self.data[name]

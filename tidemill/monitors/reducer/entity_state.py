@@ -13,7 +13,7 @@ from tidemill.monitors.reducer.state import write_state
 
 RECENT = 10
 HISTORY = "history"
-"""The resolution of a momentary alert of the time before its entity was followed."""
+"""The resolution of a momentary alert from before its entity was followed."""
 
 
 class EventMark(msgspec.Struct, omit_defaults=True):

@@ -177,7 +177,7 @@ def _name_of(occurrence: Any) -> str:
 
 
 def _is_history(key: str, moment: float | None, came: Sequence[Event], past_until: float) -> bool:
-    """Whether an occurrence is of the time before its entity was followed: by its event, or else by its time."""
+    """Whether an occurrence is from before its entity was followed: by its event, or else by its time."""
     own = next((event for event in came if event.id == key), None)
     if own is not None:
         return own.past

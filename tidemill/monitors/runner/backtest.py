@@ -67,16 +67,16 @@ class Difference(msgspec.Struct, frozen=True):
 
 async def backtest(
     database: Database,
-    watch: Monitor,
+    monitor: Monitor,
     since: float,
     until: float,
     *,
     triggers: Sequence[Trigger] | None = None,
 ) -> BacktestReport:
     """Run triggers over the events of a time span; by default those of the monitor."""
-    report = BacktestReport(watch.name, since, until)
-    rules = MonitorRules(watch.name, watch.fold, watch.triggers if triggers is None else tuple(triggers))
-    async for entity, events in _by_entity(database, watch.name, since, until):
+    report = BacktestReport(monitor.name, since, until)
+    rules = MonitorRules(monitor.name, monitor.fold, monitor.triggers if triggers is None else tuple(triggers))
+    async for entity, events in _by_entity(database, monitor.name, since, until):
         report.entities += 1
         report.events += len(events)
         # In a thread, so that a server can answer other requests meanwhile.
@@ -85,22 +85,24 @@ async def backtest(
     return report
 
 
-async def replay(database: Database, watch: Monitor, since: float, until: float) -> BacktestReport:
+async def replay(database: Database, monitor: Monitor, since: float, until: float) -> BacktestReport:
     """Repeat the ticks of a time span as they were."""
-    report = BacktestReport(watch.name, since, until)
-    acks = {(r["entity"], r["trigger"], r["tick"]): r["acked_at"] for r in await database.fetch(READ_ACKS, watch.name)}
-    changes = await read_settings_history(database, watch.name, -1)
-    row = await read_monitor(database, watch.name)
+    report = BacktestReport(monitor.name, since, until)
+    acks = {
+        (r["entity"], r["trigger"], r["tick"]): r["acked_at"] for r in await database.fetch(READ_ACKS, monitor.name)
+    }
+    changes = await read_settings_history(database, monitor.name, -1)
+    row = await read_monitor(database, monitor.name)
     off = history_of((change for change in changes if change["entity"] is None), list(row["off"]))
-    rules = MonitorRules(watch.name, watch.fold, watch.triggers, acks, off)
-    roster = await list_roster(database, watch.name, inactive=True, limit=MOST_ENTITIES)
+    rules = MonitorRules(monitor.name, monitor.fold, monitor.triggers, acks, off)
+    roster = await list_roster(database, monitor.name, inactive=True, limit=MOST_ENTITIES)
     labels = {each["entity"]: each["labels"] for each in roster}
     own_changes: dict[str, list[Any]] = {}
     for change in changes:
         own_changes.setdefault(change["entity"], []).append(change)
     silent = {entity for entity, own in own_changes.items() if added_ticks(own)}
-    ticks = TickIndex(MonitorTick(*each) for each in await read_ticks(database, watch.name, since, until))
-    async for entity, events in _with_silent(_by_entity(database, watch.name, -1e12, until), silent):
+    ticks = TickIndex(MonitorTick(*each) for each in await read_ticks(database, monitor.name, since, until))
+    async for entity, events in _with_silent(_by_entity(database, monitor.name, -1e12, until), silent):
         report.entities += 1
         report.events += len(events)
         arrivals: dict[int, list[Event]] = {}

@@ -116,20 +116,20 @@ class Evaluation:
     def __init__(
         self,
         database: Database,
-        watch: Monitor,
+        monitor: Monitor,
         task: Task[Any, Any] | None,
         callbacks: Callbacks,
         reached: Callable[[str], None],
     ) -> None:
-        self.cache = StateCache(watch.memory)
+        self.cache = StateCache(monitor.memory)
         self.writing = 0.0
         """How many seconds the last run has spent on storing results."""
         self._database = database
-        self._watch = watch
+        self._monitor = monitor
         self._task = task
-        self._channels = named(watch.notify)
+        self._channels = named(monitor.notify)
         self._callbacks = callbacks
-        self._fold = watch.fold.noting(callbacks.begin)
+        self._fold = monitor.fold.noting(callbacks.begin)
         self._reached = reached
         self._postponed = PostponedEntities()
 
@@ -137,7 +137,7 @@ class Evaluation:
         """Evaluate all entities of these shares up to a tick; returns how many changed."""
         done, self.writing = 0, 0.0
         while rows := await self._database.fetch(
-            FIND_WORK, self._watch.name, list(shares), tick.number, tick.at, BATCH, self._postponed.now()
+            FIND_WORK, self._monitor.name, list(shares), tick.number, tick.at, BATCH, self._postponed.now()
         ):
             # Always in the same order, so that alerts get the same numbers.
             moved = await self._advance(sorted(rows, key=lambda row: row["entity"]), off, tick)
@@ -154,16 +154,16 @@ class Evaluation:
     async def _note_postponed(self) -> None:
         if problems := self._postponed.take_problems():
             async with self._database.acquire() as connection:
-                await note_problems(self._database, connection, self._watch.name, problems)
+                await note_problems(self._database, connection, self._monitor.name, problems)
 
     # -- reading and deciding ----------------------------------------------------------------------
 
     async def _advance(self, rows: Sequence[Any], off: Sequence[str], tick: MonitorTick) -> list[Moved]:
-        name = self._watch.name
+        name = self._monitor.name
         entities = [row["entity"] for row in rows]
         changes = await read_settings_history(self._database, name, min(row["folded"] for row in rows), entities)
         switches = history_of((change for change in changes if change["entity"] is None), list(off))
-        rules = MonitorRules(name, self._fold, self._watch.triggers, off=switches, begin=self._callbacks.begin)
+        rules = MonitorRules(name, self._fold, self._monitor.triggers, off=switches, begin=self._callbacks.begin)
         states = await self._states(rules, rows)
         async with self._database.acquire() as connection:
             opened = await read_open(self._database, connection, name, entities)
@@ -230,7 +230,7 @@ class Evaluation:
             else:
                 states[row["entity"]] = kept
         if missing:
-            for row in await self._database.fetch(LOAD_STATES, self._watch.name, missing):
+            for row in await self._database.fetch(LOAD_STATES, self._monitor.name, missing):
                 if row["state"] is not None and row["version"] == rules.fold.version:
                     states[row["entity"]] = row["state"]
         return states
@@ -241,7 +241,7 @@ class Evaluation:
         since = [row["fresh_at"] for row in fresh]
         rows = await self._database.fetch(
             FRESH_EVENTS,
-            self._watch.name,
+            self._monitor.name,
             [row["entity"] for row in fresh],
             since,
             [row["folded"] for row in fresh],
@@ -259,7 +259,7 @@ class Evaluation:
         raw, state = states.get(row["entity"]), None
         if raw is not None:
             try:
-                state = self._watch.fold.read(raw)
+                state = self._monitor.fold.read(raw)
             except BaseException:  # noqa: BLE001 - user code
                 # Written by code with another state class: rebuilt from the log.
                 del states[row["entity"]]
@@ -307,12 +307,12 @@ class Evaluation:
         self, entities: list[str], since: list[float], ticks: list[int], *, most: int | None = None
     ) -> list[Event]:
         rows = await self._database.fetch(
-            PAST_EVENTS, self._watch.name, entities, since, ticks, most or self._watch.fold.window
+            PAST_EVENTS, self._monitor.name, entities, since, ticks, most or self._monitor.fold.window
         )
         return sorted((read_event(row) for row in rows), key=lambda event: event.place)
 
     async def _checkpoints(self, entity: str) -> list[Checkpoint]:
-        rows = await self._database.fetch(LOAD_CHECKPOINTS, self._watch.name, entity, self._watch.fold.version)
+        rows = await self._database.fetch(LOAD_CHECKPOINTS, self._monitor.name, entity, self._monitor.fold.version)
         return [Checkpoint(row["at"], row["id"], row["count"], row["state"]) for row in rows]
 
     # -- writing ----------------------------------------------------------------------------------
@@ -332,7 +332,7 @@ class Evaluation:
                 self._postponed.add(moved[0].entity_state.entity, f"it cannot be stored: {describe(error)}")
 
     async def _commit(self, owner: int, moved: Sequence[Moved], tick: MonitorTick) -> None:
-        name, version = self._watch.name, self._watch.fold.version
+        name, version = self._monitor.name, self._monitor.fold.version
         moves = [_entity_move(each) for each in moved]
         opened = sorted((alert for each in moved for alert in each.outcome.opened), key=lambda alert: alert.tick)
         resolved = [alert for each in moved for alert in each.outcome.resolved]
@@ -391,9 +391,9 @@ class Evaluation:
                     batch, at = f"{SILENCED}{silence.id}", silence.ends_at
                 notices.append((id, channel_name, what, batch))
                 jobs[(channel_name, batch)] = at, traces.get(id)
-        await write_notices(self._database, connection, self._watch.name, notices)
+        await write_notices(self._database, connection, self._monitor.name, notices)
         new = [
-            carrying(notify_job(self._task, self._watch.name, name, batch, at), trace)
+            carrying(notify_job(self._task, self._monitor.name, name, batch, at), trace)
             for (name, batch), (at, trace) in jobs.items()
         ]
         if new:

@@ -25,21 +25,23 @@ log = structlog.get_logger("tidemill.monitors")
 BUILD_AT_ONCE = 100
 
 
-async def build_some(database: Database, watch: Monitor, callbacks: Callbacks) -> bool:
+async def build_some(database: Database, monitor: Monitor, callbacks: Callbacks) -> bool:
     """Build the states of some more entities for this version; returns True once the monitor has switched to it."""
-    version = watch.fold.version
-    rows = await not_rebuilt(database, watch.name, version, BUILD_AT_ONCE)
+    version = monitor.fold.version
+    rows = await not_rebuilt(database, monitor.name, version, BUILD_AT_ONCE)
     if not rows:
-        if await take_over(database, watch.name, version):
-            log.info("the monitor has switched to a new version of its fold", monitor=watch.name, version=version)
+        if await take_over(database, monitor.name, version):
+            log.info("the monitor has switched to a new version of its fold", monitor=monitor.name, version=version)
             return True
         return False
     entities, folded = [row["entity"] for row in rows], [row["folded"] for row in rows]
-    found = await database.fetch(PAST_EVENTS, watch.name, entities, [EARLIEST] * len(rows), folded, watch.fold.window)
+    found = await database.fetch(
+        PAST_EVENTS, monitor.name, entities, [EARLIEST] * len(rows), folded, monitor.fold.window
+    )
     history: dict[str, list[Event]] = {}
     for row in found:
         history.setdefault(row["entity"], []).append(read_event(row))
-    rules = MonitorRules(watch.name, watch.fold.noting(callbacks.begin), watch.triggers, begin=callbacks.begin)
+    rules = MonitorRules(monitor.name, monitor.fold.noting(callbacks.begin), monitor.triggers, begin=callbacks.begin)
     built: list[Rebuilt] = []
     problems: list[EntityProblem] = []
     for entity, tick in zip(entities, folded, strict=True):
@@ -54,9 +56,9 @@ async def build_some(database: Database, watch: Monitor, callbacks: Callbacks) -
         built.append(
             Rebuilt(entity, tick, entity_state.at, entity_state.id or None, entity_state.count, entity_state.raw)
         )
-    await keep_rebuilt(database, watch.name, version, built)
+    await keep_rebuilt(database, monitor.name, version, built)
     async with database.acquire() as connection:
         await note_problems(
-            database, connection, watch.name, [(each.place, each.entity, storable(each.error)) for each in problems]
+            database, connection, monitor.name, [(each.place, each.entity, storable(each.error)) for each in problems]
         )
     return False

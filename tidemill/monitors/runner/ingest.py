@@ -87,16 +87,16 @@ class Ingest:
     def __init__(
         self,
         database: Database,
-        watch: Monitor,
+        monitor: Monitor,
         reader: PageReader | PartitionReader,
         callbacks: Callbacks,
         reached: Callable[[str], None],
     ) -> None:
         self._database = database
-        self._watch = watch
+        self._monitor = monitor
         self._reader = reader
         self._callbacks = callbacks
-        source = watch.source
+        source = monitor.source
         self._id, self._time = (source.id, source.time) if isinstance(source, Source) else ("id", ("at",))
         self._reached = reached
         self.lateness: Lateness | None = None
@@ -115,7 +115,7 @@ class Ingest:
         lateness = await self._known_lateness()
         probing = cursor.at is not None and now >= self._probe_at and most > least
         if cursor.at is None:
-            since = now - self._watch.backfill
+            since = now - self._monitor.backfill
         elif probing:
             # Sometimes further back, to find events that are later than is usual, or of a clock that was set back.
             since = cursor.at - most
@@ -141,20 +141,20 @@ class Ingest:
         if probing:
             self._probe_at = now + PROBE_EVERY * max(1, pages // CHEAP_PAGES)
         if lateness.end_poll(now) and most > least:
-            await keep_lateness(self._database, self._watch.name, lateness.usual(now), lateness.minutes)
+            await keep_lateness(self._database, self._monitor.name, lateness.usual(now), lateness.minutes)
         known = (read_until, getattr(reader, "read_until", None))
         return Ingested(count, min((each for each in known if each is not None), default=None))
 
     async def _start(self, now: float) -> float:
         """When the monitor was first followed; what happened long before that is history."""
         if self._started_at is None:
-            self._started_at = await start_monitor(self._database, self._watch.name, now)
+            self._started_at = await start_monitor(self._database, self._monitor.name, now)
         return self._started_at
 
     async def _known_lateness(self) -> Lateness:
         """How late events are, as the process before this one has left it."""
         if self.lateness is None:
-            self.lateness = Lateness(await read_lateness(self._database, self._watch.name))
+            self.lateness = Lateness(await read_lateness(self._database, self._monitor.name))
         return self.lateness
 
     def overlap(self, now: float) -> float:
@@ -164,7 +164,7 @@ class Ingest:
 
     async def read_partitions(self, reader: PartitionReader, owner: int, shares: Sequence[int], now: float) -> Ingested:
         """Store all new events of the partitions of these shares, each page together with its positions."""
-        parts, name = await _answer_of(reader.partitions()), self._watch.name
+        parts, name = await _answer_of(reader.partitions()), self._monitor.name
         own = [part for part in range(parts) if share_of_part(part) in set(shares)]
         positions: dict[int, int | None] = {**dict.fromkeys(own), **await read_parts(self._database, name, own)}
         past = await self._start(now) - NEWS
@@ -208,7 +208,7 @@ class Ingest:
     ) -> Stored:
         new = await self._columns(events)
         async with self._database.acquire() as connection:
-            stored = await ingest(self._database, connection, self._watch.name, new, move, behind=began.at, past=past)
+            stored = await ingest(self._database, connection, self._monitor.name, new, move, behind=began.at, past=past)
             await self._note_unreadable(connection, unreadable)
         return stored
 
@@ -217,11 +217,11 @@ class Ingest:
         problems = [("source", "", storable(f"an event was skipped: {why}")) for why in unreadable]
         problems += [("entity", "", storable(why)) for why in self._failed]
         self._failed.clear()
-        await note_problems(self._database, connection, self._watch.name, problems)
+        await note_problems(self._database, connection, self._monitor.name, problems)
 
     async def _columns(self, events: Sequence[SourceEvent]) -> NewEvents:
         """Events as columns: each id once, without those that are about no entity. New entities are added first."""
-        watch = self._watch
+        monitor = self._monitor
         about: dict[str, tuple[SourceEvent, str]] = {}
         without_entity = 0
         for event in events:
@@ -231,10 +231,10 @@ class Ingest:
             else:
                 about[event.id] = (event, entity)
         self._callbacks.end()
-        if watch.roster == "open":
+        if monitor.roster == "open":
             newcomers = sorted({entity for _, entity in about.values()} - self._known)
             if newcomers:
-                await add_entities(self._database, watch.name, newcomers, [shard_of(each) for each in newcomers])
+                await add_entities(self._database, monitor.name, newcomers, [shard_of(each) for each in newcomers])
                 self._known.update(newcomers)
         kept = list(about.values())
         return NewEvents(
@@ -253,7 +253,7 @@ class Ingest:
     def _entity(self, event: SourceEvent) -> str | None:
         try:
             self._callbacks.begin("entity", event.id)
-            found = self._watch.entity_of(event.data)
+            found = self._monitor.entity_of(event.data)
             if found is None:
                 return None
             if len(found) > MOST_NAME:
@@ -273,14 +273,14 @@ class Ingest:
         """Read some of the past of new entities, within the rate limit; returns how many events were new."""
         if now < self._next_backfill:
             return 0
-        rows = await next_backfills(self._database, self._watch.name, BACKFILLS_AT_ONCE)
+        rows = await next_backfills(self._database, self._monitor.name, BACKFILLS_AT_ONCE)
         count, pages = 0, 0
         for row in rows:
             plan = decode(row["backfill"], EntityBackfill)
             reader = self._reader
             if not isinstance(reader, HistoryReader):
                 async with self._database.acquire() as connection:
-                    await move_backfill(self._database, connection, self._watch.name, row["entity"], None)
+                    await move_backfill(self._database, connection, self._monitor.name, row["entity"], None)
                 continue
             pages += 1
             try:
@@ -288,7 +288,7 @@ class Ingest:
             except (SourceError, ConfigError) as error:
                 await self._backfill_failed(row["entity"], plan, str(error))
             self._reached("backfill")
-        self._next_backfill = now + pages / self._watch.backfill_rate
+        self._next_backfill = now + pages / self._monitor.backfill_rate
         return count
 
     async def _backfill_failed(self, entity: str, plan: EntityBackfill, error: str) -> None:
@@ -296,16 +296,16 @@ class Ingest:
         plan.failures += 1
         tried = plan if plan.failures < BACKFILL_TRIES else None
         async with self._database.transaction() as connection:
-            await move_backfill(self._database, connection, self._watch.name, entity, tried)
+            await move_backfill(self._database, connection, self._monitor.name, entity, tried)
             problems = [("backfill", entity, storable(error))]
-            await note_problems(self._database, connection, self._watch.name, problems)
+            await note_problems(self._database, connection, self._monitor.name, problems)
 
     async def _backfill_one(self, reader: HistoryReader, entity: str, plan: EntityBackfill, now: float) -> int:
         """Read one page of the past of an entity, and store it together with the position of the backfill."""
         pages = _pages_of(reader.history(entity, plan.since, plan.token))
         page = await anext(pages, None)
         follows = page is not None and await anext(pages, None) is not None
-        name = self._watch.name
+        name = self._monitor.name
         async with self._database.transaction() as connection:
             count = 0
             if page is not None:

@@ -81,8 +81,8 @@ def notify_task(reach: Callable[[], Awaitable[Database]], monitors: Mapping[str,
 
     async def send_notices(monitor: str, channel: str, batch: str) -> int:
         """Send the waiting notices of a batch; returns how many alerts were sent."""
-        watch = monitors.get(monitor)
-        chosen = None if watch is None else named(watch.notify).get(channel)
+        declared = monitors.get(monitor)
+        chosen = None if declared is None else named(declared.notify).get(channel)
         if chosen is None:
             raise ConfigError(f"monitor {monitor} has no channel {channel!r} in this application")
         database = await reach()

@@ -79,7 +79,7 @@ class MonitorDriver:
     def __init__(
         self,
         database: Database,
-        watch: Monitor,
+        monitor: Monitor,
         task: Task[Any, Any] | None = None,
         *,
         clock: Clock,
@@ -90,8 +90,8 @@ class MonitorDriver:
         may_run: Callable[[], bool] = lambda: True,
     ) -> None:
         """`source_lock` lets one source be read at a time, while it is not known which one ends processes."""
-        self.watch = watch
-        self.callbacks = Callbacks(watch.name, record or crash_record())
+        self.monitor = monitor
+        self.callbacks = Callbacks(monitor.name, record or crash_record())
         self._record = record or crash_record()
         self._source_lock = source_lock or asyncio.Lock()
         self.wakeup = asyncio.Event()
@@ -102,13 +102,13 @@ class MonitorDriver:
         self._heartbeat = heartbeat
         self._reached = reached
         self.topics = TopicCallbacks()
-        context = SourceContext(f"monitor:{watch.name}", uuid4(), database, on_notify=self.topics.on)
-        self.reader = open_reader(watch.source, context)
-        self._ingest = Ingest(database, watch, self.reader, self.callbacks, reached)
-        self._evaluation = Evaluation(database, watch, task, self.callbacks, reached)
-        idle = getattr(self.reader, "idle", IDLE) if watch.idle is None else watch.idle
-        failure_first = IDLE if watch.idle is None else watch.idle
-        self._limits = poll_pace.PollLimits(idle, max(idle, watch.idle_max), watch.failure_max, failure_first)
+        context = SourceContext(f"monitor:{monitor.name}", uuid4(), database, on_notify=self.topics.on)
+        self.reader = open_reader(monitor.source, context)
+        self._ingest = Ingest(database, monitor, self.reader, self.callbacks, reached)
+        self._evaluation = Evaluation(database, monitor, task, self.callbacks, reached)
+        idle = getattr(self.reader, "idle", IDLE) if monitor.idle is None else monitor.idle
+        failure_first = IDLE if monitor.idle is None else monitor.idle
+        self._limits = poll_pace.PollLimits(idle, max(idle, monitor.idle_max), monitor.failure_max, failure_first)
         self._pace = self._tick_pace = poll_pace.start(self._limits)
         self._owner = 0
         self._shares: list[int] = []
@@ -119,7 +119,7 @@ class MonitorDriver:
         self._resets: int | None = None
         self._was_current = False
         self._stopping = self._reads = False
-        self._rules = {trigger.name: rule_as_text(trigger) for trigger in watch.triggers}
+        self._rules = {trigger.name: rule_as_text(trigger) for trigger in monitor.triggers}
         self._may_run = may_run
         self.is_resting = False
         """Whether it has given its entities to other processes, because an operator wants it to."""
@@ -141,7 +141,7 @@ class MonitorDriver:
     async def prepare(self, owner: int) -> None:
         """Store the declaration of the monitor, and join it."""
         self._owner = owner
-        await declare_monitor(self._database, self.watch.name, self.watch.fold.version, keep=self.watch.keep)
+        await declare_monitor(self._database, self.monitor.name, self.monitor.fold.version, keep=self.monitor.keep)
 
     async def run(self) -> None:
         """Tick until stopped; failures of the source, the database and user code do not end it."""
@@ -150,11 +150,11 @@ class MonitorDriver:
             try:
                 pause = await self.one_tick() if self._may_run() else await self._rest()
             except LeaseLostError as error:
-                log.warning("another process has taken over entities", monitor=self.watch.name, why=str(error))
+                log.warning("another process has taken over entities", monitor=self.monitor.name, why=str(error))
                 self._evaluation.cache.clear()
                 self._share_at, pause = 0.0, 0.1
             except CLASHES as error:
-                log.info("conflict with another process: retrying", monitor=self.watch.name, why=str(error))
+                log.info("conflict with another process: retrying", monitor=self.monitor.name, why=str(error))
                 pause = 0.1
             except Exception as error:  # noqa: BLE001 - the other monitors of the process go on
                 if is_unavailable(error) or is_full(error):
@@ -165,7 +165,7 @@ class MonitorDriver:
             self._reached("sleep")
             # Counted from the start of the tick, so that work does not make polls rarer.
             await self._sleep(max(0.0, pause - (time.monotonic() - began)))
-        await claim_shards(self._database, self.watch.name, self._owner, [])
+        await claim_shards(self._database, self.monitor.name, self._owner, [])
         with suppress(Exception):
             await self.reader.close()
 
@@ -174,7 +174,7 @@ class MonitorDriver:
         self.wakeup.clear()
         self._reads = False
         if not self.is_resting:
-            await claim_shards(self._database, self.watch.name, self._owner, [])
+            await claim_shards(self._database, self.monitor.name, self._owner, [])
             self._evaluation.cache.clear()
             self._shares, self._share_at, self.is_resting = [], 0.0, True
         return HOUSEKEEPING
@@ -186,7 +186,7 @@ class MonitorDriver:
         began = time.monotonic()
         now = self._clock.now()
         row = await self._check_reset(began)
-        current = row["version"] == self.watch.fold.version
+        current = row["version"] == self.monitor.fold.version
         facts = tick.Facts(row["paused"], self.leads, self.partitioned, len(self._shares), current)
         planned = tick.stages(facts)
         self._reads = "ingest" in planned
@@ -206,7 +206,7 @@ class MonitorDriver:
         if not row["paused"] and not current:
             pause = await self._build()
         elif "ingest" in planned and self._pace.healthy and pause > self._limits.idle:
-            due = await next_due(self._database, self.watch.name)
+            due = await next_due(self._database, self.monitor.name)
             pause = pause if due is None else min(pause, max(self._limits.idle, due - now))
         self.ticks += 1
         self._tick_pace = poll_pace.start(self._limits)
@@ -218,19 +218,19 @@ class MonitorDriver:
 
     async def _check_reset(self, began: float) -> Any:
         self._reached("reset")
-        row = await read_monitor(self._database, self.watch.name)
+        name, version = self.monitor.name, self.monitor.fold.version
+        row = await read_monitor(self._database, name)
         if row["resets"] != self._resets:
             self._resets = row["resets"]
             self._evaluation.cache.clear()
-        current = row["version"] == self.watch.fold.version
+        current = row["version"] == version
         if began >= self._share_at:
-            members = await list_members(self._database, self.watch.name, self.watch.fold.version)
+            members = await list_members(self._database, name, version)
             wanted = tick.wanted_shares(members, self._owner, SHARDS) if current else []
-            owned = await claim_shards(self._database, self.watch.name, self._owner, wanted)
+            owned = await claim_shards(self._database, name, self._owner, wanted)
             if owned != self._shares:
-                log.info(
-                    "shares changed", monitor=self.watch.name, shares=len(owned), members=len(members), leads=0 in owned
-                )
+                leads = 0 in owned
+                log.info("shares changed", monitor=name, shares=len(owned), members=len(members), leads=leads)
             self._shares = owned
             # Soon again while another process still holds one of our shares.
             self._share_at = began + (self._heartbeat if len(owned) == len(wanted) else min(0.5, self._heartbeat))
@@ -256,9 +256,9 @@ class MonitorDriver:
             await self._failed(str(error))
             return False, None
         if self._pace.failures:
-            log.info("the source answers again", monitor=self.watch.name, after=self._pace.failures)
+            log.info("the source answers again", monitor=self.monitor.name, after=self._pace.failures)
         done = await seal_tick(
-            self._database, self.watch.name, now, read_until=ingested.read_until, parts=ingested.parts
+            self._database, self.monitor.name, now, read_until=ingested.read_until, parts=ingested.parts
         )
         self._reached("sealed")
         active = bool(backfilled or ingested.count)
@@ -274,14 +274,14 @@ class MonitorDriver:
 
     async def _tick_failed(self, error: Exception) -> float:
         """Report a tick that has failed; returns how long to wait."""
-        log.error("a tick failed", monitor=self.watch.name, exc_info=error)
+        log.error("a tick failed", monitor=self.monitor.name, exc_info=error)
         was, self._tick_pace = self._tick_pace, self._after_failure(self._tick_pace, describe(error))
         try:
             await self._report(was, self._tick_pace, "tick")
-            row = await read_monitor(self._database, self.watch.name)
+            row = await read_monitor(self._database, self.monitor.name)
             await self._write_status(is_paused=row["paused"], force=True)
         except Exception as second:  # noqa: BLE001 - the next tick reports it
-            log.warning("the failure cannot be stored", monitor=self.watch.name, error=describe(second))
+            log.warning("the failure cannot be stored", monitor=self.monitor.name, error=describe(second))
         return self._tick_pace.pause
 
     async def _failed(self, error: str) -> None:
@@ -289,25 +289,25 @@ class MonitorDriver:
         await self._report(was, self._pace, "source")
 
     def _after_failure(self, pace: poll_pace.PollPace, error: str) -> poll_pace.PollPace:
-        return poll_pace.after_failure(pace, self._limits, error, seed=self.watch.name)
+        return poll_pace.after_failure(pace, self._limits, error, seed=self.monitor.name)
 
     async def _report(self, was: poll_pace.PollPace, now: poll_pace.PollPace, place: str) -> None:
         tell = log.error if was.healthy and not now.healthy else log.warning
         tell(
             f"the {place} failed" if now.healthy else f"UNHEALTHY: the {place} keeps failing",
-            monitor=self.watch.name,
+            monitor=self.monitor.name,
             failures=now.failures,
             next_try=format_duration(now.pause),
             error=now.error,
         )
         async with self._database.acquire() as connection:
             problems = [(place, "", storable(now.error or ""))]
-            await note_problems(self._database, connection, self.watch.name, problems)
+            await note_problems(self._database, connection, self.monitor.name, problems)
 
     async def _build(self) -> float:
         if self._was_current:
             return tick.SUPERSEDED_RECHECK  # A newer version has replaced this one; it only waits to be stopped.
-        if await fold_upgrade.build_some(self._database, self.watch, self.callbacks):
+        if await fold_upgrade.build_some(self._database, self.monitor, self.callbacks):
             self._share_at = 0.0
         return 0.0
 
@@ -362,13 +362,13 @@ class MonitorDriver:
             "stages": {stage: round(seconds, 6) for stage, seconds in self.timings.items()},
             "in_memory": len(self._evaluation.cache),
             "memory_bytes": self._evaluation.cache.size,
-            "triggers": [trigger.name for trigger in self.watch.triggers],
+            "triggers": [trigger.name for trigger in self.monitor.triggers],
             "rules": self._rules,
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "paused": is_paused,
         }
-        await write_status(self._database, self.watch.name, status)
+        await write_status(self._database, self.monitor.name, status)
 
 
 class MonitorRunner:
@@ -398,7 +398,7 @@ class MonitorRunner:
         self.drivers = {
             name: MonitorDriver(
                 database,
-                watch,
+                monitor,
                 task,
                 clock=clock,
                 heartbeat=heartbeat_seconds,
@@ -407,12 +407,12 @@ class MonitorRunner:
                 source_lock=source_lock,
                 may_run=partial(self._may_run, name),
             )
-            for name, watch in monitors.items()
+            for name, monitor in monitors.items()
         }
 
     def describe(self) -> WorkerCard:
         """The monitors that it follows, for the worker list."""
-        queues = (member_queue(name, each.watch.fold.version) for name, each in self.drivers.items())
+        queues = (member_queue(name, each.monitor.fold.version) for name, each in self.drivers.items())
         return describe_process(queues, max_concurrency=len(self.drivers))
 
     def process_status(self) -> ProcessStatus:
@@ -425,7 +425,7 @@ class MonitorRunner:
 
     def _part(self, name: str) -> str:
         """A monitor's name among the queues of workers."""
-        return member_queue(name, self.drivers[name].watch.fold.version)
+        return member_queue(name, self.drivers[name].monitor.fold.version)
 
     def _may_run(self, name: str) -> bool:
         return self.control.is_running(self._part(name))
@@ -470,7 +470,7 @@ class MonitorRunner:
     def _notified(self, name: str) -> None:
         for driver in self.drivers.values():
             # The only reader of a source needs no wake-up for its own events, and ticks soon enough for requests.
-            if name in (driver.watch.name, "*") and (driver.partitioned or not driver.leads):
+            if name in (driver.monitor.name, "*") and (driver.partitioned or not driver.leads):
                 driver.wakeup.set()
 
 

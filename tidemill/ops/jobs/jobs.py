@@ -220,8 +220,6 @@ async def retry_jobs(at: Reader, args: RetryJobs, declared: Declarations | None)
     return await _reach(at, args, retry_edited, lambda wanted: wanted.retried)
 
 
-# -- inner parts ----------------------------------------------------------------------------------
-
 States = tuple[Sequence[str], Sequence[str]]
 
 

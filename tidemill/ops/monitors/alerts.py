@@ -94,7 +94,7 @@ class Alert(msgspec.Struct, frozen=True):
     state: Annotated[
         AlertState,
         doc(
-            "open or resolved, or fired if it is momentary; acknowledged; history: momentary, and of the time before "
+            "open or resolved, or fired if it is momentary; acknowledged; history: momentary, and from before "
             "its entity was followed, with nothing to acknowledge."
         ),
     ]

@@ -77,44 +77,41 @@ class Backtested(msgspec.Struct, frozen=True):
 @operation("POST /monitors/{name}/backtest", role="operator")
 async def backtest_monitor(at: Reader, args: BacktestMonitor, declared: Declarations) -> Backtested:
     """Say what triggers of the application would have opened in a stored time span; nothing is opened."""
-    watch: Monitor | None = declared.monitors.get(args.name)
-    if watch is None:
+    monitor: Monitor | None = declared.monitors.get(args.name)
+    if monitor is None:
         raise NotFoundError(f"this application declares no monitor {args.name!r}")
     until = time.time() if args.until is None else zoned(args.until).timestamp()
     since = until - parse_duration(args.last, what="last") if args.since is None else zoned(args.since).timestamp()
     if not 0 < until - since <= LONGEST_SPAN:
         raise ConfigError("the span of a backtest ends after it begins, and has no more than 92 days")
-    triggers = _chosen(watch, args.triggers)
-    async with declared.lifespan.opened() if watch.fold.is_surrounded else nullcontext():
-        report, replayed = await asyncio.to_thread(_alone, at.database, watch, since, until, triggers, args)
+    triggers = _chosen(monitor, args.triggers)
+    async with declared.lifespan.opened() if monitor.fold.is_surrounded else nullcontext():
+        report, replayed = await asyncio.to_thread(_alone, at.database, monitor, since, until, triggers, args)
     async with at.transaction() as tx:
         after = {"since": since, "until": until, "triggers": args.triggers, "alerts": len(report.alerts)}
         await tx.audit("monitor.backtest", args.name, after=after)
     return _backtested(report, replayed, args.most)
 
 
-# -- inner parts ----------------------------------------------------------------------------------
-
-
-def _chosen(watch: Monitor, names: list[str] | None) -> tuple[Trigger, ...]:
-    known = {trigger.name: trigger for trigger in watch.triggers}
+def _chosen(monitor: Monitor, names: list[str] | None) -> tuple[Trigger, ...]:
+    known = {trigger.name: trigger for trigger in monitor.triggers}
     for name in names or ():
         if name not in known:
-            raise ConfigError(f"monitor {watch.name} has no trigger {name!r}; it has {', '.join(known)}")
-    return watch.triggers if names is None else tuple(known[name] for name in names)
+            raise ConfigError(f"monitor {monitor.name} has no trigger {name!r}; it has {', '.join(known)}")
+    return monitor.triggers if names is None else tuple(known[name] for name in names)
 
 
 def _alone(
-    database: Database, watch: Monitor, since: float, until: float, triggers: Sequence[Trigger], args: BacktestMonitor
+    database: Database, monitor: Monitor, since: float, until: float, triggers: Sequence[Trigger], args: BacktestMonitor
 ) -> tuple[BacktestReport, bool | None]:
     """Run a backtest in a thread with an event loop and a connection of its own, so that others are not held up."""
 
     async def run() -> tuple[BacktestReport, bool | None]:
         async with asyncio.timeout(args.timeout), Database(database.settings, label="tidemill backtest") as own:
             if not args.replay:
-                return await backtest(own, watch, since, until, triggers=triggers), None
-            report = await replay(own, watch, -1e12, until)
-            stored = await list_alerts(own, watch.name, limit=1_000_000)
+                return await backtest(own, monitor, since, until, triggers=triggers), None
+            report = await replay(own, monitor, -1e12, until)
+            stored = await list_alerts(own, monitor.name, limit=1_000_000)
             return report, identity(report) == as_identity([dict(row) for row in stored])
 
     if not _one.acquire(blocking=False):

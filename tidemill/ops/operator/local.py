@@ -65,11 +65,8 @@ class Local(msgspec.Struct, frozen=True, eq=False):
         result = await self._run(operation, args)
         return result.json if isinstance(result, Encoded) else msgspec.json.encode(result)
 
-    def read_value(self, place: str) -> AsyncIterator[bytes]:
+    async def read_value(self, place: str) -> AsyncIterator[bytes]:
         """A value that is too large for an answer, in pieces."""
-        return self._read_value(place)
-
-    async def _read_value(self, place: str) -> AsyncIterator[bytes]:
         async for piece in read_whole(await self.readable(), *value_place(place)):
             yield piece
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_tasks(at: Reader | Transaction, declared: Declarations, tasks: Iterable[str]) -> None:
-    """Raise if one of these tasks runs a workflow that only an admin may run, and the caller is none."""
+    """Raise if one of these tasks runs a workflow that only an admin may run, and the caller is not one."""
     if at.may("admin"):
         return
     for task in tasks:

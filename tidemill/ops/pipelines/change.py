@@ -296,9 +296,6 @@ async def clean_pipeline(at: Reader, args: CleanPipeline, declared: Declarations
     return PipelineCleaned(len(done["keep"]), len(done["archive"]), len(done["delete"]))
 
 
-# -- inner parts ----------------------------------------------------------------------------------
-
-
 @asynccontextmanager
 async def _changing(at: Reader, pipeline: str, declared: Declarations) -> AsyncIterator[Transaction]:
     """A transaction that changes states of a pipeline, which is read again afterwards."""

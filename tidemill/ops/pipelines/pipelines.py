@@ -148,9 +148,6 @@ async def get_pipeline_graph(at: Reader, args: GetPipelineGraph, declared: Decla
     return PipelineGraph(list(sources), stages, arrows, mermaid, svg)
 
 
-# -- inner parts ----------------------------------------------------------------------------------
-
-
 async def _line(at: Reader, cache: PipelineCache, name: str, *, live: bool) -> PipelineLine:
     pipeline = cache.require(name)
     place = str(pipeline.root if pipeline.store is None else pipeline.store)

@@ -218,9 +218,6 @@ async def deliver(tx: Transaction, id: int, tick: bytes) -> None:
         raise NotFoundError(f"run {id} has ended ({row['state']}): it accepts nothing more; start a new run")
 
 
-# -- inner parts ----------------------------------------------------------------------------------
-
-
 async def _new_run(args: StartRun, declared: Declarations, origin: Origin) -> Any:
     from tidemill.dags.definition.files import read_definition
     from tidemill.dags.definition.model import Dag

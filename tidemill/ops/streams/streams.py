@@ -135,9 +135,6 @@ async def publish_messages(tx: Transaction, args: PublishMessages) -> Published:
     return Published(args.topic, len(entries))
 
 
-# -- inner parts ----------------------------------------------------------------------------------
-
-
 def _declared(declared: Declarations | None) -> dict[str, Any]:
     return {} if declared is None else declared.streams.declared
 

@@ -360,9 +360,6 @@ async def rename_workflow_file(tx: Transaction, args: RenameWorkflowFile, declar
     return WorkflowSaved(args.to, over, checked)
 
 
-# -- inner parts ----------------------------------------------------------------------------------
-
-
 def _folder(declared: Declarations) -> WorkflowFiles:
     """The application's folder of workflow files."""
     return WorkflowFiles(declared.settings.workflow_folder)
@@ -379,13 +376,13 @@ def _check_without_errors(checked: Checked, done: str) -> Form:
 
 
 def _check_editor(tx: Transaction, path: str, checked: Checked, done: str = "changed") -> None:
-    """Raise if a file is for admins, and the caller is none."""
+    """Raise if a file is for admins, and the caller is not one."""
     if checked.admin_reason is not None and not tx.may("admin"):
         raise ForbiddenError(f"{path} was not {done}, your role is editor: {checked.admin_reason}")
 
 
 async def _check_existing(tx: Transaction, path: str, text: str, declared: Declarations, folder: WorkflowFiles) -> None:
-    """Raise if the present content of a file is for admins, and the caller is none."""
+    """Raise if the present content of a file is for admins, and the caller is not one."""
     if not tx.may("admin"):
         _check_editor(tx, path, await asyncio.to_thread(check, text, path, declared=declared, root=folder.root))
 

@@ -55,7 +55,7 @@ WITH made AS (
 recorded AS (
     INSERT INTO tidemill.alert_history (alert, at, action, who, detail)
     SELECT id, opened_at, CASE WHEN again_after IS NULL THEN 'opened' ELSE 'opened again' END, 'monitor',
-           CASE WHEN resolution = 'history' THEN 'of the time before it was followed: nothing to acknowledge'
+           CASE WHEN resolution = 'history' THEN 'from before it was followed: nothing to acknowledge'
                 WHEN silence IS NOT NULL THEN 'silenced by ' || silence END FROM made ORDER BY id),
 ended AS (
     INSERT INTO tidemill.alert_history (alert, at, action, who, detail)

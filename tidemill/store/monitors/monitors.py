@@ -375,7 +375,7 @@ async def ingest(
 ) -> Stored:
     """Store a page and move the cursor, in one statement.
 
-    An event from before `behind` is late, and one from before `past` is of the time before it was followed.
+    An event from before `behind` is late, and one from before `past` is from before it was followed.
     """
     entities = Counter(events.entities)
     row = await connection.fetchrow(

@@ -441,8 +441,6 @@ class StreamReducer:
         self.limits[index].await_part()
         self._apply_limits(index, now)
 
-    # -- internals --------------------------------------------------------------------------------
-
     def _apply_limits(self, index: int, now: float) -> None:
         apply_limits(self._lanes[index], self.limits[index], now)
         total = sum(each.weight for each in self.limits if each.enabled) or 1.0

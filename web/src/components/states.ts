@@ -82,7 +82,7 @@ const STATES: Record<string, StateStyle> = {
   // Alerts and tokens.
   open: { tone: "bad" },
   fired: { tone: "wait", about: "it happened once, and is not acknowledged" },
-  history: { tone: "off", about: "of the time before it was followed: nothing to acknowledge" },
+  history: { tone: "off", about: "from before the entity was followed: nothing to acknowledge" },
   quiet: { tone: "ok", about: "no alert of it is open" },
   acknowledged: { tone: "wait" },
   resolved: { tone: "ok" },

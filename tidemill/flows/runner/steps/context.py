@@ -381,8 +381,6 @@ class Context(Generic[S]):
         """Load a context that `to_dict` has saved; pass it to `run` to continue the run."""
         return cls(workflow, previous_context=data, serializer=serializer)
 
-    # -- inner parts ------------------------------------------------------------------------------
-
     def _write(self, changes: Changes, *, edits: bool = False) -> None:
         if self._run is None:
             write_paths(self._cell, changes)

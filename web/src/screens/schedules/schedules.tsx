@@ -113,7 +113,7 @@ export function Schedules() {
       {shown && <ScheduleFires name={shown} onClose={() => setShown(null)} />}
       {deleting && (
         <Confirm title={`Delete schedule ${deleting.name}?`} verb="Delete" act={() => drop.mutateAsync(deleting)} onClose={() => setDeleting(null)}>
-          It fires no more. What it has started goes on.
+          It no longer fires. What it has started continues.
         </Confirm>
       )}
     </>
