@@ -181,6 +181,6 @@ def test_what_cannot_be_scheduled_is_an_error_where_it_is_declared(app: App) -> 
     with pytest.raises(PayloadError, match="has no field 'topik'"):
         app.schedule("a", Article, {"topik": 1}, every="1h")
     with pytest.raises(ConfigError, match="overlap 'wait' is not one of allow, skip, queue, cancel"):
-        app.schedule("a", Article, every="1h", overlap="wait")  # pyright: ignore[reportArgumentType]
+        app.schedule("a", Article, every="1h", overlap="wait")  # pyright: ignore[reportArgumentType, reportCallIssue]
     with pytest.raises(ConfigError, match="no option 'overlop'; did you mean 'overlap'"):
         app.schedule("a", Article, every="1h", overlop="skip")  # pyright: ignore[reportCallIssue]
