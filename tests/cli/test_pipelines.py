@@ -305,10 +305,10 @@ def test_the_auto_blog_is_built_from_generated_logs(tmp_path: Path) -> None:
     assert '<time datetime="2026-01-31">Saturday, 31 January 2026</time>' in made["site/posts/2026-01-31.html"]
     assert made["site/feed.xml"].count("<entry>") == 3
     assert made["month/2026-01.md"].startswith("# 2026-01: 2 posts")
-    assert made["podcast/2026-01-31.txt"].startswith("Welcome to the digest of 2026-01-31.")
+    assert made["podcast/2026-01-31.txt"].startswith("Welcome to the digest of Saturday, 31 January 2026.")
     assert json.loads(made["audio/2026-01-31.json"])[0]["seconds"] > 0
     assert "offline" in made["final/2026-01-30-daily-digest.md"]
-    sentence = made["summary/2026-02-01.txt"].split(". ")[1].partition(" (and")[0]
+    sentence = made["summary/2026-02-01.txt"].splitlines()[1].partition(" (and")[0]
     assert sentence in "".join(text for path, text in made.items() if path.startswith("daily/2026-02-01/host"))
     assert (ROOT / "apps/autoblog/README.md").exists()
 

@@ -221,7 +221,7 @@ WRONG = [
     ("POST", "/workers/control", {"mode": "pause", "host": ""}, 422, "host"),
     ("POST", "/schedules/nothing/run", {}, 404, "no schedule"),
     ("POST", "/runs", {"workflow": "Nothing"}, 422, "Nothing"),
-    ("POST", "/runs", {"workflow": "order", "unique_key": "~x"}, 422, "unique key"),
+    ("POST", "/runs", {"workflow": "order", "unique_key": "~x"}, 422, "unique_key="),
     ("GET", "/runs/17", None, 404, "no run 17"),
     ("GET", "/runs?shape=round", None, 422, "shape"),
     ("POST", "/runs/17/cancel", {}, 404, "no run 17"),
