@@ -20,6 +20,10 @@ SLOW = 1.5
 LARGE = 50_000_000
 
 
+class Verdict(BaseException):
+    """As test frameworks raise: no `Exception`."""
+
+
 class Unencodable(Exception):
     """An exception that can be neither shown nor pickled nor written as JSON."""
 
@@ -43,6 +47,8 @@ def misbehave(how: str) -> Any:
     match how:
         case "raises":
             raise ValueError("misbehaved")
+        case "verdict":
+            raise Verdict("misbehaved")
         case "unencodable":
             raise Unencodable
         case "blocks" | "hangs" | "swallows":
@@ -84,6 +90,8 @@ async def misbehave_async(how: str) -> Any:
         await asyncio.sleep(SLOW)
         mark(how, "ended ")
         return "done"
+    if how == "task_exits":
+        await asyncio.gather(asyncio.sleep(600.0), _exit_soon())
     if how == "swallows":
         while True:
             try:
@@ -96,6 +104,11 @@ async def misbehave_async(how: str) -> Any:
     if how == "hangs":
         await asyncio.sleep(600.0)
     return misbehave(how)
+
+
+async def _exit_soon() -> None:
+    await asyncio.sleep(0.05)
+    sys.exit(3)  # In a task of its own this ends the event loop.
 
 
 def mark(how: str, what: str) -> None:

@@ -30,8 +30,8 @@ CONTAINED = Path(__file__)
 LOSSES = 2
 
 MODELS = (
-    "good", "raises", "unencodable", "background", "leaks", "output", "exit", "segfault", "gil", "blocks", "hangs",
-    "late",
+    "good", "raises", "verdict", "unencodable", "background", "leaks", "output", "exit", "segfault", "gil", "blocks",
+    "hangs", "late",
 )  # fmt: skip
 
 

@@ -44,9 +44,10 @@ IN_ONE_APPLICATION = [place for place in PLACES if place != LIFESPAN]
 
 #: The misbehaviours that run together in one application.
 GROUPS = {
-    "errors": ("raises", "background", "leaks"),
+    "errors": ("raises", "verdict", "background", "leaks"),
     "sizes": ("unencodable", "output", "result", "memory"),
     "exit": ("exit",),
+    "task_exits": ("task_exits",),
     "segfault": ("segfault",),
     "gil": ("gil",),
     "blocks": ("blocks", "late"),
@@ -56,6 +57,7 @@ GROUPS = {
 #: Each misbehaviour, and what it is called in the guide.
 MISBEHAVIOURS = {
     "raises": "raises",
+    "verdict": "raises what is no `Exception`",
     "unencodable": "raises what cannot be encoded",
     "background": "leaves a background task",
     "leaks": "leaks threads and descriptors",
@@ -63,6 +65,7 @@ MISBEHAVIOURS = {
     "result": "returns 50 MB",
     "memory": "takes more memory than its limit",
     "exit": "`os._exit`",
+    "task_exits": "`sys.exit` in a task of its own",
     "segfault": "segfault",
     "gil": "holds the interpreter",
     "blocks": "never yields",
@@ -89,6 +92,8 @@ IMPOSSIBLE: dict[tuple[str, str], str] = {
     },
     **{(place, "hangs"): "it runs on the event loop, which it blocks" for place in (*DECODER, *MONITORS)},
 }
+for _place in (*_PLAIN, *DECODER, *MONITORS, CHANNEL, MODEL):
+    IMPOSSIBLE[_place, "task_exits"] = "a plain function has no tasks"
 for _place in ("step_queue", "dag_node", "stage_worker"):
     IMPOSSIBLE[_place, "gil"] = "a worker runs it as a job: see there"
 IMPOSSIBLE["stage_worker", "segfault"] = "as with `os._exit`: the worker that builds it ends"
@@ -139,6 +144,7 @@ _TIMED_OUT = {
 }
 _TABLE: dict[str, dict[str, str]] = {
     "raises": {**dict.fromkeys(PLACES, "ValueError: misbehaved"), "stream_decoder": "ValueError misbehaved"},
+    "verdict": {**dict.fromkeys(PLACES, "Verdict: misbehaved"), "stream_decoder": "Verdict misbehaved"},
     "unencodable": {
         **dict.fromkeys(PLACES, "(its message cannot be read: RuntimeError)"),
         **dict.fromkeys((*MONITORS, CHANNEL, SOURCE), "Unencodable: its text cannot be read"),
@@ -149,6 +155,7 @@ _TABLE: dict[str, dict[str, str]] = {
     "result": {**dict.fromkeys(PLACES, "would take 50 MB"), **dict.fromkeys(STAGES, "succeeded")},
     "memory": {"job_isolated": "OutOfMemoryError: it took more than the 400 MB"},
     "exit": _LOST,
+    "task_exits": _LOST,
     "segfault": _LOST,
     "gil": {**_LOST, "job_isolated": _BUDGET},
     "blocks": _BLOCKED,

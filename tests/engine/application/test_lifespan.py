@@ -270,6 +270,19 @@ async def test_a_script_gets_the_error_of_its_lifespan(database_url: str) -> Non
             pass
 
 
+async def test_what_a_lifespan_raises_is_its_error_even_if_it_is_no_exception() -> None:
+    class Verdict(BaseException): ...
+
+    @asynccontextmanager
+    async def judges() -> AsyncIterator[None]:
+        raise Verdict("guilty")
+        yield
+
+    with pytest.raises(LifespanError, match="shop failed: Verdict: guilty"):
+        async with Lifespan("shop", judges).opened():
+            pass
+
+
 async def test_a_lifespan_that_hangs_is_named_with_its_place_and_given_up() -> None:
     @asynccontextmanager
     async def hangs() -> AsyncIterator[None]:

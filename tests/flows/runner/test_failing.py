@@ -58,6 +58,22 @@ async def test_awaiting_a_failed_run_raises_the_steps_own_exception() -> None:
     assert not handler.cancelled()
 
 
+class Verdict(BaseException):
+    """As test frameworks raise: no `Exception`."""
+
+
+@pytest.mark.parametrize("error", [Verdict("guilty"), GeneratorExit("guilty")])
+async def test_a_step_that_raises_what_is_no_exception_fails_its_run_at_once(error: BaseException) -> None:
+    class Judges(Workflow):
+        @step
+        async def judge(self, ev: StartEvent) -> StopEvent:
+            raise error
+
+    with pytest.raises(WorkflowRuntimeError, match=f"^step judge raised {type(error).__name__}: guilty$") as raised:
+        await Judges(timeout=60).run()
+    assert raised.value.__cause__ is error
+
+
 async def test_the_stream_of_a_failed_run_ends_with_what_happened() -> None:
     handler = Failing().run()
     events = await shown(handler)

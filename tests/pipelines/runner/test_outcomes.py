@@ -136,6 +136,18 @@ def exits_plainly(entity: Any, text: str) -> str:
     raise SystemExit(3)
 
 
+class Verdict(BaseException):
+    """As test frameworks raise: no `Exception`."""
+
+
+async def judges(entity: Any, text: str) -> str:
+    raise Verdict("guilty")
+
+
+def judges_plainly(entity: Any, text: str) -> str:
+    raise Verdict("guilty")
+
+
 def yields_numbers(entity: Any, text: str) -> Iterator[Any]:
     yield 5
 
@@ -145,7 +157,7 @@ def names_with_nul(entity: Any, text: str) -> str:
     return text
 
 
-@pytest.mark.parametrize("build", [cancels_itself, exits, exits_plainly, yields_numbers])
+@pytest.mark.parametrize("build", [cancels_itself, exits, exits_plainly, judges, judges_plainly, yields_numbers])
 async def test_however_a_function_ends_its_outcome_is_a_failure(
     build: Callable[..., Any], tmp_path: Path, database: Database
 ) -> None:

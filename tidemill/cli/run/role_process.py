@@ -19,6 +19,7 @@ from tidemill.cli.open_database import open_or_fail
 from tidemill.core.errors import ConfigError, LeaseLostError
 from tidemill.engine.application.load_app import load_app
 from tidemill.engine.application.workflow_access import grant_access
+from tidemill.engine.containment.crash_record import crash_record
 from tidemill.engine.containment.exit_status import EXIT_FENCED, EXIT_MISCONFIGURED, exit_now
 from tidemill.engine.roles.role import Runnable
 from tidemill.engine.roles.supervisor import end_with_supervisor
@@ -84,6 +85,8 @@ def run_role(make: Callable[[], Part]) -> int:
         sys.stderr.write(f"error: {error}\n")
         status = EXIT_MISCONFIGURED
     finally:
+        if (error := sys.exception()) is None or isinstance(error, Exception):
+            crash_record().forget_running()  # What ran was cancelled, and has not ended the process.
         if end_tracing is not None:
             end_tracing()
     exit_despite_threads(status)

@@ -249,8 +249,10 @@ class Lifespan:
             raise LifespanError(f"{self._name} is not opened: {error}") from None
         try:
             await self._start(self.loop, self.hook)
-        finally:
-            record.end(slot)
+        except BaseException as error:
+            record.end_by(slot, error)
+            raise
+        record.end(slot)
         record.clear(key)
 
     async def _start(self, loop: asyncio.AbstractEventLoop, hook: Callable[[], Any]) -> None:
@@ -294,7 +296,7 @@ class Lifespan:
         except BaseException as error:
             if started.done():
                 raise
-            if not isinstance(error, Exception | SystemExit):
+            if isinstance(error, asyncio.CancelledError):
                 started.cancel()
                 raise
             failure = LifespanError(

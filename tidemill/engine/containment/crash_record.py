@@ -38,6 +38,8 @@ SIZE = SLOTS * SLOT_BYTES + COUNTED_BYTES
 LONGEST_KEY = SLOT_BYTES - 4
 MAX_LOSSES = 3
 FIRST_REFUSAL, LONGEST_REFUSAL = 600.0, 86_400.0
+UNWINDING = 5.0
+"""Seconds within which a process has ended that ends by an exception."""
 
 _LENGTH = struct.Struct("<I")
 
@@ -114,6 +116,17 @@ class CrashRecord:
         if slot >= 0:
             self.erase(slot)
             self._free.append(slot)
+
+    def end_by(self, slot: int, error: BaseException) -> None:
+        """Note that a call on the event loop has ended by an exception.
+
+        When the user's code ends the event loop (`sys.exit` in a task), what runs there is cancelled before the process
+        ends. So a call that did not end by an `Exception` stays noted until the process has outlived it.
+        """
+        if isinstance(error, Exception):
+            self.end(slot)
+        else:
+            asyncio.get_running_loop().call_later(UNWINDING, self.end, slot)
 
     def clear(self, key: str) -> None:
         """A call has ended without ending its process: it is no longer suspected."""

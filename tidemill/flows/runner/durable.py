@@ -53,6 +53,7 @@ from tidemill.flows.runner.replay.step_replay import StepReplay
 from tidemill.flows.runner.restore import blank_cell, definition_of, restore
 from tidemill.flows.runner.run_handle import result_of
 from tidemill.flows.runner.sending import known_events
+from tidemill.flows.runner.steps.attempt import exit_failure
 from tidemill.flows.runner.steps.current_step import is_task_of_step
 from tidemill.flows.runner.steps.human_input import Questionnaire, renamed_questions
 from tidemill.flows.runner.steps.queued_step import StepJobResult, ended_elsewhere, step_job
@@ -484,9 +485,7 @@ class DurableFlowRun(DurableRun, FlowRun):
 
     def exit_of(self, spec: StepSpec, error: BaseException) -> Exception:
         # A step that raises SystemExit fails; the process has other runs.
-        failure = WorkflowRuntimeError(f"step {spec.name} raised {type(error).__name__}: {error}")
-        failure.__cause__ = error
-        return failure
+        return exit_failure(spec, error)
 
     def failure(self, spec: StepSpec, work: Work, error: Exception) -> Ended:
         try:

@@ -62,7 +62,7 @@ from tidemill.flows.runner.replay.observer import StepObserver
 from tidemill.flows.runner.replay.record_lanes import RecordLane, current_owner
 from tidemill.flows.runner.replay.step_replay import StepReplay
 from tidemill.flows.runner.replay.wait import stay_unanswered
-from tidemill.flows.runner.steps.attempt import failed_attempt, run_attempt
+from tidemill.flows.runner.steps.attempt import exit_failure, failed_attempt, run_attempt
 from tidemill.flows.runner.steps.context import Context
 from tidemill.flows.runner.steps.pending_waits import HandOut, PendingWaits
 
@@ -118,8 +118,10 @@ class FlowRun:
         return ended
 
     def exit_of(self, spec: StepSpec, error: BaseException) -> Exception:
-        """Return the failure of a step that raises SystemExit; in memory the process exits instead."""
-        raise error
+        """Return the failure of a step that raises what is no `Exception`; SystemExit and Ctrl-C end the process."""
+        if isinstance(error, SystemExit | KeyboardInterrupt):
+            raise error
+        return exit_failure(spec, error)
 
     @property
     def is_running(self) -> bool:

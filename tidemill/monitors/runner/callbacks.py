@@ -65,8 +65,10 @@ class Callbacks:
         slot = self._record.begin(key)
         try:
             yield
-        finally:
-            self._record.end(slot)
+        except BaseException as error:
+            self._record.end_by(slot, error)
+            raise
+        self._record.end(slot)
         self._record.clear(key)
 
     def culprit(self) -> Culprit | None:

@@ -345,6 +345,6 @@ async def _answer_of(answer: Awaitable[T]) -> T:
         raise
     except BaseException as error:
         task = asyncio.current_task()
-        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-            raise
+        if not isinstance(error, Exception) and task is not None and task.cancelling():
+            raise asyncio.CancelledError from error  # Also the SystemExit of a task that ends the process.
         raise SourceError(describe(error)) from error

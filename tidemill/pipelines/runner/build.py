@@ -213,7 +213,7 @@ class StageCaller:
         began = time.perf_counter()
         try:
             outputs = self._outputs(entity, self.call(entity, groups))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - every exception of the user's code is its failure
+        except BaseException as error:  # noqa: BLE001 - every exception of the user's code is its failure
             return self._failed(entity, error, began)
         return Result(outputs, time.perf_counter() - began, "\n".join(entity.notes))
 
@@ -233,11 +233,10 @@ class StageCaller:
         except TimeoutError as error:
             known = BuildError(f"it took longer than its budget of {budget:g} s") if limit.expired() else error
             return self._failed(entity, known, began)
-        except asyncio.CancelledError as error:
-            if (task := asyncio.current_task()) is not None and task.cancelling():
-                raise
-            return self._failed(entity, error, began)  # The code has cancelled itself.
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - every exception of the user's code is its failure
+        except BaseException as error:
+            task = asyncio.current_task()
+            if not isinstance(error, Exception) and task is not None and task.cancelling():
+                raise asyncio.CancelledError from error  # Also the SystemExit of a task that ends the process.
             return self._failed(entity, error, began)
         return Result(outputs, time.perf_counter() - began, "\n".join(entity.notes))
 

@@ -135,10 +135,13 @@ class BuildContainment:
             self._on_loop[task] = RunningBuild(name, key, task, budget, time.monotonic(), BlockedTime(task))
         try:
             yield
+        except BaseException as error:
+            self._record.end_by(slot, error)
+            raise
         finally:
-            self._record.end(slot)
             if task is not None:
                 del self._on_loop[task]
+        self._record.end(slot)
         self._record.clear(key)
 
     def find_culprit(self, task: asyncio.Task[object] | None) -> Culprit | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import weakref
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -45,11 +47,35 @@ _SILENCE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_
 
 
 def watched(connection: asyncpg.Connection) -> asyncpg.Connection:
-    """Enable keepalives on a connection to PostgreSQL."""
-    sock = connection._transport.get_extra_info("socket")  # pyright: ignore[reportAttributeAccessIssue]
+    """Enable keepalives on a connection to PostgreSQL, and leave it in forked children."""
+    _connections.add(connection)
+    sock = _socket_of(connection)
     if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
         enable_keepalives(sock)
     return connection
+
+
+def _socket_of(connection: asyncpg.Connection) -> Any:
+    return connection._transport.get_extra_info("socket")  # pyright: ignore[reportAttributeAccessIssue]
+
+
+_connections: weakref.WeakSet[asyncpg.Connection] = weakref.WeakSet()
+
+
+def _leave_connections() -> None:
+    """In a forked child: leave the connections, so that they end with the process that has opened them.
+
+    PostgreSQL keeps a session, with its transaction and locks, while any process has the other end of its socket.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for connection in list(_connections):
+        if not connection.is_closed() and (sock := _socket_of(connection)) is not None:
+            os.dup2(nothing, sock.fileno(), inheritable=False)  # Its number stays taken: it is closed once more later.
+    os.close(nothing)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_connections)
 
 
 def enable_keepalives(sock: socket.socket) -> None:

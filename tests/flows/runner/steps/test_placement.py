@@ -226,6 +226,21 @@ async def test_a_step_on_a_queue_that_fails_for_good_fails_its_run_with_the_same
             await (await app.start(Bad))
 
 
+async def test_a_step_on_a_queue_that_exits_is_a_failed_attempt_of_the_step(app: App, database: Database) -> None:
+    @app.workflow
+    class Exits(Workflow):
+        @step(queue="far", retry_policy=THRICE)
+        async def far(self, ctx: Context, ev: StartEvent) -> StopEvent:
+            if ctx.retry_info().retry_number < 2:
+                raise SystemExit("not yet")
+            return StopEvent(result=str(ctx.retry_info().last_exception))
+
+    async with app.running():
+        handle = await app.start(Exits)
+        assert await handle == "step far raised SystemExit: not yet"
+    assert [job["state"] for job in await jobs_of(database, handle.id)] == ["succeeded"] * 3
+
+
 async def test_a_step_on_a_queue_that_waits_ends_its_job_and_is_a_job_again_when_answered(
     app: App, database: Database
 ) -> None:

@@ -139,6 +139,13 @@ def failed_attempt(spec: StepSpec, work: Work, error: Exception, *, elapsed: flo
     return Ended(error=StepFailure(kind, message, trace, error), retry_in=delay)
 
 
+def exit_failure(spec: StepSpec, error: BaseException) -> Exception:
+    """Return the failure of a step that has raised what is no `Exception`."""
+    failure = WorkflowRuntimeError(f"step {spec.name} raised {type(error).__name__}: {words_of(error)}")
+    failure.__cause__ = error
+    return failure
+
+
 def _as_exception(error: BaseException) -> Exception:
     made = WorkflowRuntimeError("the step cancelled itself")
     made.__cause__ = error
