@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,11 +89,37 @@ def _declare(app: App, **options: Any) -> None:
         ({"every": "5m", "jitter": "a bit"}, "jitter: 'a bit'"),
         ({"retry": 0}, "max_attempts"),
         ({"isolation": "thread"}, "isolation"),
+        ({"retry": "three"}, r"task: retry= takes app.retry\(...\), or a number of attempts, and not 'three'"),
+        ({"max_concurrency": "2"}, "'2' would never let a job run; use a whole number"),
+        ({"batch": 100}, r"task: batch= takes a Batch, such as Batch\(32, '5ms'\), and not 100"),
+        ({"on_failure": "tell"}, "task: on_failure= takes a task"),
+        ({"cron": 5}, "cron takes text, such as '0 9 "),
     ],
 )
 def test_a_declaration_that_makes_no_sense_is_refused_at_once(app: App, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         _declare(app, **options)
+
+
+@pytest.mark.parametrize("declare", ["dag", "stream", "pipeline", "monitor", "workflow", "task"])
+def test_a_declaration_of_another_kind_is_answered_with_what_to_write(app: App, declare: str) -> None:
+    with pytest.raises(ConfigError, match=rf"app\.{declare} takes a .*, and not 'orders\.json'"):
+        getattr(app, declare)("orders.json")
+
+
+def test_a_class_that_is_no_workflow_is_answered_with_how_to_make_it_one(app: App) -> None:
+    class Article:
+        pass
+
+    with pytest.raises(ConfigError, match=r"takes a workflow, and Article is none: write class Article\(Workflow\)"):
+        app.workflow(Article)  # pyright: ignore
+
+
+def test_a_folder_of_migrations_may_be_named_by_text(app: App, tmp_path: Path) -> None:
+    (tmp_path / "0001_sale.sql").write_text("CREATE TABLE sale ()")
+    (tmp_path / "0001_sale.down.sql").write_text("DROP TABLE sale")
+    app.migrations(str(tmp_path))
+    assert [each.folder for each in app.declarations.chains] == [tmp_path]
 
 
 def test_an_async_task_cannot_be_isolated(app: App) -> None:

@@ -42,10 +42,22 @@ async def _ask_in_memory(timeout: Any) -> None:
         await handler.cancel_run(timeout="30s")
 
 
+#: What the error of each says; a run in memory has no id, and no command explains it.
+SAYS = {
+    "a job": r"job (\d+) has not ended within 20ms: `tidemill explain \1` says what it waits for",
+    "a batch": r"batch (b\d+) has not ended within 20ms: `tidemill explain \1`",
+    "a run": r"run (r\d+) has not ended within 20ms: `tidemill explain \1`",
+    "a reply of a run": r"run (r\d+) has not replied within 20ms: `tidemill explain \1`",
+    "a dag": r"run (r\d+) has not ended within 20ms: `tidemill explain \1`",
+    "a run of plain code": r"run (r\d+) has not ended within 20ms: `tidemill explain \1`",
+    "a reply of a run in memory": "the run has not replied within 20ms",
+}
+
+
 @pytest.mark.parametrize("what", WAITS)
 async def test_a_handle_waits_as_long_as_a_text_says(app: App, what: str) -> None:
     shop = Shop(app)
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError, match=SAYS[what]):
         await WAITS[what](shop, "20ms")
     with pytest.raises(ConfigError, match="timeout: 'soon' is not a length of time"):
         await WAITS[what](shop, "soon")

@@ -58,6 +58,10 @@ WRONG: list[tuple[Wrong, str]] = [
     (lambda shop: shop.app.start(shop.send), "'send' is a task, and not a workflow or dag: enqueue it with"),
     (lambda shop: shop.app.start(shop.send.call()), "'send' is a task, and not a workflow or dag: enqueue it with"),
     (lambda shop: shop.app.start(None), "start takes a workflow, a dag, or the name of one, and not None"),
+    (
+        lambda shop: shop.app.start(Asking()),
+        "this Asking is not the workflow that the application declares: start it by its",
+    ),
     (lambda shop: shop.app.start(Undeclared), r"declare it: app.workflow\(Undeclared\)"),
     (lambda shop: shop.app.start("Askng"), "did you mean 'Asking'"),
     (lambda shop: shop.app.start(Asking, prioritty=3), "did you mean 'priority'"),

@@ -185,9 +185,9 @@ class App:
         self.declarations.add_page(page)
         return page
 
-    def migrations(self, folder: Path, /, *, schema: str | None = None) -> None:
+    def migrations(self, folder: Path | str, /, *, schema: str | None = None) -> None:
         """Declare the application's own migrations, for `schema` or one named like it: maintenance applies them."""
-        self.declarations.add_migrations(Chain(folder, identifier(self.name) if schema is None else schema))
+        self.declarations.add_migrations(Chain(Path(folder), identifier(self.name) if schema is None else schema))
 
     @overload
     def workflow(self, workflow: type[W], /, *, name: str | None = None, **options: Any) -> type[W]: ...

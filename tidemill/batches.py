@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, Any, Generic
 
 from typing_extensions import Unpack
 
 from tidemill.core.codec import decode
-from tidemill.core.duration import Duration, parse_timeout
+from tidemill.core.duration import Duration
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.core.jobs.batch import BATCH_FACTS, BatchRef, BatchView
 from tidemill.core.jobs.job import Callback
+from tidemill.engine.event_wait import handle_timeout
 from tidemill.engine.jobs.calls import use
 from tidemill.engine.jobs.task import Call, R_co, Task
 from tidemill.store.jobs.batches.batches import LIST_RESULTS, show_batch
@@ -61,7 +61,7 @@ class BatchHandle(Generic[R_co]):
 
     async def wait(self, *, timeout: Duration | None = None) -> BatchView:
         """Return when all jobs have ended, however they ended. Raises TimeoutError after `timeout`."""
-        async with asyncio.timeout(parse_timeout(timeout)):
+        async with handle_timeout(timeout, f"batch b{self.id} has not ended", f"b{self.id}"):
             waits = (await self._jobs.opened()).batch_waits
             while not (batch := await self.view()).ended:
                 await waits.ended(batch.id)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tidemill.core.check_given import check_kind
 from tidemill.core.codec import decode, encode
 from tidemill.core.did_you_mean import did_you_mean, refuse_unknown
 from tidemill.core.duration import Duration
@@ -133,6 +134,7 @@ class Runs:
 
     def declare_given(self, workflow: Any, name: str | None, options: dict[str, Any]) -> Any:
         """Declare a class of workflows with the options of its constructor, or an object."""
+        _check_workflow(workflow)
         rate: Any = {each: options.pop(each) for each in RateOptions.__annotations__ if each in options}
         made, name = workflow, name or (workflow if isinstance(workflow, type) else type(workflow)).__name__
         if isinstance(workflow, type):
@@ -174,6 +176,7 @@ class Runs:
 
     def declare_dag(self, dag: Dag, rate: RateOptions) -> Dag:
         """A dag that can be started by its name."""
+        check_kind("app.dag", dag, Dag, "a Dag, such as load_dag('nightly.yaml')")
         if dag.name in self.dags or dag.name in self.flows:
             raise ConfigError(f"two dags or workflows are called {dag.name!r}: give one of them another name")
         self._limit(f"dag {dag.name}", dag.name, None if dag.args is None else declared_args(dag), rate)
@@ -440,8 +443,21 @@ class Runs:
             return ConfigError(f"{wanted!r} is a task, and not a workflow or dag: enqueue it with `app.enqueue(...)`")
         known = [*self.flows, *self.dags]
         message = f"there is no workflow or dag {wanted!r}; this application declares: {', '.join(known) or 'none'}"
+        if is_class and wanted in known:
+            return ConfigError(
+                f"this {wanted} is not the workflow that the application declares: start it by its name, {wanted!r}"
+            )
         declare = f"; declare it: app.workflow({wanted})" if is_class else ""
         return ConfigError(message + (declare or did_you_mean(wanted, known)))
+
+
+def _check_workflow(given: object) -> None:
+    """Raise a `ConfigError` unless this is a class of workflows, or an object of one."""
+    if isinstance(given, type) and not issubclass(given, Workflow):
+        name = given.__name__
+        raise ConfigError(f"app.workflow takes a workflow, and {name} is none: write class {name}(Workflow)")
+    if not isinstance(given, type | Workflow):
+        raise ConfigError(f"app.workflow takes a workflow, and not {given!r:.100}")
 
 
 def _refuse_ambiguous(options: dict[str, Any], fields: set[str], what: str) -> None:

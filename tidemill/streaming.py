@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from typing_extensions import Unpack
 
+from tidemill.core.check_given import check_kind
 from tidemill.core.codec import check_storable, encode
 from tidemill.core.did_you_mean import refuse_unknown
 from tidemill.core.errors import ConfigError
@@ -58,6 +59,7 @@ class Streams:
 
     def declare(self, stream: Stream) -> Stream:
         """A stream that `tidemill up` and `tidemill stream run` run."""
+        check_kind("app.stream", stream, Stream, "a Stream, such as Stream('orders', plans=[...], sources=[...])")
         if stream.name in self.declared:
             raise ConfigError(f"two streams are called {stream.name!r}: give one of them another name")
         stream.event_tick = _event_tick

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
+from tidemill.core.check_given import check_kind
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.duration import Duration, parse_duration, parse_limit
 from tidemill.core.errors import ConfigError
@@ -13,7 +14,7 @@ from tidemill.core.limits.memory_size import Memory, parse_memory
 from tidemill.core.limits.resources import Needs, parse_resources
 from tidemill.core.retry import RetryPolicy, retry as retry_policy
 from tidemill.declarations import Declarations
-from tidemill.engine.batching import Batch
+from tidemill.engine.batching import A_BATCH, Batch
 from tidemill.engine.jobs.batched_task import batched_task
 from tidemill.engine.jobs.enqueue_options import read_words
 from tidemill.engine.jobs.task import ScheduleOptions, Task, TaskOptions
@@ -70,6 +71,9 @@ def declare_task(
     declared: Declarations, schedule: Callable[..., None], function: Callable[..., Any] | None, given: dict[str, Any]
 ) -> Any:
     """Declare a function as a task: see `App.task`."""
+    if function is not None and not callable(function):
+        hint = f"name its options, as in name={function!r:.100}"
+        raise ConfigError(f"app.task takes a function, and not {function!r:.100}: {hint}")
     known = [*TaskDeclaration.__annotations__, "batch"]
     if unknown := given.keys() - set(known):
         hint = did_you_mean(min(unknown), known) or f"; its options are {', '.join(sorted(known))}"
@@ -80,6 +84,8 @@ def declare_task(
         raise ConfigError(f"{min(times)}= is of a schedule: add cron= or every=")
     options = read_task_options(**{each: value for each, value in given.items() if each not in _NOT_OF_JOBS})
     batch: Batch | None = given.get("batch")
+    if batch is not None:
+        check_kind("task: batch=", batch, Batch, A_BATCH)
 
     def declare(body: Callable[..., Any]) -> Task[Any, Any]:
         name = given.get("name") or getattr(body, "__name__", "")
@@ -120,6 +126,10 @@ def read_task_options(
     """The options of a task from what is declared; those that are stored as they are given are `plain`."""
     if burst is not None and rate is None:
         raise ConfigError("burst= says how many jobs may start at once within a rate: add rate=")
+    if retry is not None:
+        check_kind("task: retry=", retry, (RetryPolicy, int), "app.retry(...), or a number of attempts")
+    if on_failure is not None:
+        check_kind("task: on_failure=", on_failure, Task, "a task, which stands above this one")
     per_second, at_once = parse_limit(rate, burst, what="a task")
     return TaskOptions(
         queue=check_name("queue", queue),

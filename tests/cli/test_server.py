@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,6 +51,13 @@ async def test_up_serves_grpc_where_it_is_told_to(shop: Process, grpc_port: int)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{grpc_port}") as channel:
         made = await Rpc(channel)("Jobs", "EnqueueJob", task="send_receipt", args='{"order_id": 4}')
     assert ok(shop.folder, "job", str(made.id)).startswith(f"job {made.id}")
+
+
+def test_the_command_that_a_server_names_makes_a_link_to_it(tmp_path: Path) -> None:
+    with contextlib.closing(Process(make_folder(tmp_path), "up", "app.py", "--port", str(free_port()))) as up:
+        url = url_of(up)
+        command = up.line("logs one browser in").split("`")[1].split()
+        assert ok(tmp_path, *command[1:]).startswith(f"{url}/#token=tm_")
 
 
 def test_tokens_are_made_listed_and_revoked(shop: Process) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import ROOT
+from tidemill.cli.run.new import TEMPLATE
 
 PROGRAMS = Path(__file__).parent / "typing_programs"
 PATIENCE = 900
@@ -37,7 +38,7 @@ def pyright(folder: Path) -> Reported:
 
 def mypy(folder: Path) -> Reported:
     command = ["mypy", "--strict", "--follow-imports=silent", "--python-executable", sys.executable]
-    done = run([*command, "--cache-dir", str(folder / ".cache"), "program.py", "mistakes.py"], folder)
+    done = run([*command, "--cache-dir", str(folder / ".cache"), "program.py", "mistakes.py", "new_app.py"], folder)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     found: Reported = {}
     for name, line in re.findall(r"^(\w+\.py):(\d+): error:", done.stdout, flags=re.M):
@@ -65,11 +66,16 @@ def reported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     folder = tmp_path_factory.mktemp("typing")
     for program in PROGRAMS.glob("*.py"):
         shutil.copy(program, folder)
+    shutil.copy(TEMPLATE / "app.py", folder / "new_app.py")
     return check(folder)
 
 
 def test_a_program_without_mistakes_passes(reported: Reported) -> None:
     assert reported.get("program.py", set()) == set()
+
+
+def test_the_application_that_new_makes_passes(reported: Reported) -> None:
+    assert reported.get("new_app.py", set()) == set()
 
 
 def test_every_mistake_is_found_where_it_is(reported: Reported) -> None:

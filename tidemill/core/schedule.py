@@ -33,6 +33,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 from cronsim import CronSim, CronSimError
 
+from tidemill.core.check_given import check_kind
 from tidemill.core.duration import Duration, jitter_fraction, parse_duration
 from tidemill.core.errors import ConfigError
 
@@ -129,6 +130,7 @@ def parse_schedule(cron: str | None = None, every: Duration | None = None, timez
     if cron is not None and every is not None:
         raise ConfigError(f"a schedule has either cron or every, not both: cron={cron!r}, every={every!r}")
     if cron is not None:
+        check_kind("cron", cron, str, "text, such as '0 9 * * 1-5'")
         return _checked_cron(cron, timezone)
     if every is not None:
         return _checked_every(every)

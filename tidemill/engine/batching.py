@@ -73,6 +73,10 @@ class BatchCall(NamedTuple):
     entries: list[BatchEntry]
 
 
+#: What to write where a batch is asked for.
+A_BATCH = "a Batch, such as Batch(32, '5ms')"
+
+
 class Batch(msgspec.Struct, frozen=True):
     """Call a task with several messages or jobs at once: up to `max_size`, waiting at most `max_wait` for more."""
 

@@ -67,6 +67,7 @@ CASES: dict[str, Case] = {
         wrong=(
             credentials.SetCredential(name="mail", fields={}),
             credentials.SetCredential(name="mail", fields={"no space": "x"}),
+            credentials.SetCredential(name="mail", fields={"token": ""}),
         ),
     ),
     "delete_credential": Case(

@@ -19,7 +19,7 @@ from sqlalchemy.pool import NullPool
 from tests.support import eventually, value
 from tests.support.callers import CALLERS, Caller, asyncpg_plain
 from tidemill import App
-from tidemill.core.errors import ConfigError, PayloadError
+from tidemill.core.errors import ConfigError, PayloadError, SchemaError
 from tidemill.store.database import Database
 
 
@@ -62,6 +62,16 @@ async def test_a_job_never_appears_when_the_transaction_rolls_back(
     await caller.enqueue(app, task)
     await caller.commit()
     assert await stored(database) == (1, 0)
+
+
+async def test_a_connection_to_a_database_without_our_tables_is_answered_with_what_to_do(
+    app: App, caller: Caller, task: Any
+) -> None:
+    await caller.execute("ALTER SCHEMA tidemill RENAME TO elsewhere")
+    with pytest.raises(SchemaError, match=r"of this connection has no table .* run `tidemill db migrate` on this one"):
+        await caller.enqueue(app, task)
+    await caller.rollback()
+    await caller.enqueue(app, task)
 
 
 async def test_many_jobs_appear_together_or_not_at_all(app: App, database: Database, caller: Caller, task: Any) -> None:

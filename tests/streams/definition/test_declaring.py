@@ -182,3 +182,26 @@ def test_live_requests_of_other_machines_are_wanted_in_so_many_words(address: st
     with pytest.raises(ConfigError, match="stream s: 'here' is not an address"):
         Stream("s", plans=[Spam], sources=[], grpc="here")
     assert Stream("s", plans=[Spam], sources=[], grpc="[::1]:50051", http="localhost:8080").grpc == "[::1]:50051"
+
+
+def test_a_task_that_cannot_take_a_message_is_refused_when_its_plan_is_defined() -> None:
+    with pytest.raises(ConfigError, match=r"plan Wrong: .*Wrong\.go is called with \(message\): too many positional"):
+
+        class Wrong(Plan, eligibility="a"):
+            @task
+            async def go(self) -> None: ...
+
+    class Right(Plan, eligibility="a"):
+        @task
+        @staticmethod
+        def alone(message: object) -> None: ...
+
+        @task(batch=Batch(8, "5ms"))
+        async def many(self, items: list) -> None: ...
+
+    assert list(Right.tasks) == ["alone", "many"]
+    with pytest.raises(ConfigError, match=r"task go: batch= takes a Batch, such as Batch\(32, '5ms'\), and not 8"):
+
+        class Numbered(Plan, eligibility="a"):
+            @task(batch=8)  # pyright: ignore
+            async def go(self, items: list) -> None: ...

@@ -231,4 +231,7 @@ def _print_url(url: str, link: str | None) -> None:
         log.info("serving", url=url)
     print(f"serving {url}", flush=True)
     if link is not None:
-        print(f"open {link} (logs one browser in; `tidemill token link` makes another)", flush=True)
+        from tidemill.server.settings import PORT
+
+        again = "tidemill token link" if url.endswith(f":{PORT}") else f"tidemill token link --url {url}"
+        print(f"open {link} (logs one browser in; `{again}` makes another)", flush=True)

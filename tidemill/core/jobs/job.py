@@ -163,8 +163,10 @@ class NewJob(msgspec.Struct, frozen=True, omit_defaults=True):
                 raise ConfigError("debounce= needs a unique_key=: of the calls with the same key, the last one wins")
             if self.at is not None or self.delay or self.unique_for is not None:
                 raise ConfigError("debounce= is itself a delay: leave out delay=, at= and unique_for=")
-        if self.max_concurrency < 1:
-            raise ConfigError(f"a max_concurrency of {self.max_concurrency} would never let a job run; use 1 or more")
+        if type(self.max_concurrency) is not int or self.max_concurrency < 1:
+            raise ConfigError(
+                f"a max_concurrency of {self.max_concurrency!r} would never let a job run; use a whole number from 1 on"
+            )
         return self
 
     def _check_lane(self) -> None:

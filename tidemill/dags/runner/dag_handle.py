@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tidemill.core.codec import decode, encode
-from tidemill.core.duration import Duration, parse_timeout
+from tidemill.core.duration import Duration
 from tidemill.core.errors import NotFoundError
 from tidemill.core.ticks import CancelAsked, Received
 from tidemill.dags.definition.model import UNSET
@@ -24,7 +24,7 @@ from tidemill.dags.runner.cancel_node import cancel_node
 from tidemill.dags.runner.rerun import rerun_input
 from tidemill.dags.view.explain import TreeRow, explain, tree
 from tidemill.dags.view.load import load_state
-from tidemill.engine.event_wait import wait_until_done
+from tidemill.engine.event_wait import handle_timeout, wait_until_done
 from tidemill.engine.runs.run_waits import run_waits
 from tidemill.store.connection.caller_connection import Statements, run_async
 from tidemill.store.database import Database
@@ -70,7 +70,7 @@ class DagHandle:
 
         A run that cannot go on by itself raises a `DagRunError` with the reason.
         """
-        async with asyncio.timeout(parse_timeout(timeout)):
+        async with handle_timeout(timeout, f"run r{self.id} has not ended", f"r{self.id}"):
             if self._near is not None:
                 await wait_until_done(self._near)
                 self._near = None

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Generator
 from typing import Any, Generic
 
 import msgspec
 
 from tidemill.core.codec import decode, encode
-from tidemill.core.duration import Duration, parse_timeout
+from tidemill.core.duration import Duration
 from tidemill.core.errors import NotFoundError, PayloadError, TidemillError
 from tidemill.core.jobs.job import JobRef
 from tidemill.engine.application.connections import Connections
+from tidemill.engine.event_wait import handle_timeout
 from tidemill.engine.jobs.task import R_co, Task
 from tidemill.engine.jobs.view import JobView
 from tidemill.store.jobs.read import show_job
@@ -63,7 +63,7 @@ class JobHandle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
 
     async def wait(self, *, timeout: Duration | None = None) -> JobView:
         """Return when the job has ended, however it ended. Raises TimeoutError after `timeout`."""
-        async with asyncio.timeout(parse_timeout(timeout)):
+        async with handle_timeout(timeout, f"job {self.id} has not ended", str(self.id)):
             waits = (await self._connections.open()).waits
             while not (job := await self.view()).ended:
                 await waits.ended(job.id)

@@ -10,11 +10,11 @@ from typing import Any, Generic, Literal, overload
 from typing_extensions import Unpack
 
 from tidemill.core.codec import decode
-from tidemill.core.duration import Duration, parse_timeout
+from tidemill.core.duration import Duration
 from tidemill.core.errors import ConfigError
 from tidemill.core.ticks import CancelAsked
 from tidemill.engine.application.connections import Connections
-from tidemill.engine.event_wait import wait_until_done
+from tidemill.engine.event_wait import handle_timeout, wait_until_done
 from tidemill.engine.runs.run_waits import run_waits
 from tidemill.flows.definition.events import Event, ReplyEvent, StopEvent
 from tidemill.flows.definition.workflow import AnyWorkflow
@@ -79,7 +79,7 @@ class RunHandle(Generic[ResultT_co]):
         """
         if timeout is None:
             return await self._result()
-        async with asyncio.timeout(parse_timeout(timeout)):
+        async with handle_timeout(timeout, f"run r{self.id} has not ended", f"r{self.id}"):
             return await self._result()
 
     async def _result(self) -> ResultT_co:
@@ -162,7 +162,7 @@ class RunHandle(Generic[ResultT_co]):
         """
         token = new_token()
         after = await last_published(self._database, self.id)
-        async with asyncio.timeout(parse_timeout(timeout)):
+        async with handle_timeout(timeout, f"run r{self.id} has not replied", f"r{self.id}"):
             await self.send_event(asking_event(event, token), step)
             async for shown in self.stream_events(after=after):
                 if isinstance(shown, ReplyEvent) and shown.to == token:

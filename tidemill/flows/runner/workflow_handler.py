@@ -10,6 +10,7 @@ from typing import Any, Generic
 from typing_extensions import TypeVar
 
 from tidemill.core.duration import Duration, parse_timeout
+from tidemill.engine.event_wait import handle_timeout
 from tidemill.flows.definition.events import Event, StopEvent, WorkflowCancelledEvent
 from tidemill.flows.errors import WorkflowCancelledByUser, WorkflowRuntimeError
 from tidemill.flows.runner.in_memory import FlowRun
@@ -97,7 +98,7 @@ class WorkflowHandler(Generic[ResultT_co]):
         """Send an event to the run and return the reply that a step gives to it with `ctx.reply(...)`."""
         token = secrets.token_urlsafe(8)
         with self._run.expecting_reply(token) as reply:
-            async with asyncio.timeout(parse_timeout(timeout)):
+            async with handle_timeout(timeout, "the run has not replied"):
                 await self.send_event(asking_event(event, token), step)
                 await asyncio.wait([reply, self._run.result], return_when=asyncio.FIRST_COMPLETED)
         if not reply.done():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from tidemill.core.check_given import check_kind
 from tidemill.core.did_you_mean import find_declared
 from tidemill.core.errors import ConfigError
 from tidemill.engine.application.lifespan import Lifespan
@@ -33,6 +34,9 @@ class Monitors(dict[str, Monitor]):
 
     def declare(self, monitor: Monitor) -> Monitor:
         """Add a monitor. The first one with channels adds the task that sends notices."""
+        check_kind(
+            "app.monitor", monitor, Monitor, "a Monitor, such as Monitor('machines', source=..., entity=..., fold=...)"
+        )
         if monitor.name in self:
             raise ConfigError(f"two monitors are called {monitor.name!r}: give one of them another name")
         self[monitor.name] = monitor

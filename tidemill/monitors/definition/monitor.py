@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from typing import Any, Literal, Protocol
 
+from tidemill.core.check_given import check_function, check_kind
 from tidemill.core.duration import Duration, parse_duration, parse_rate
 from tidemill.core.errors import ConfigError
 from tidemill.core.jobs.job import check_name
@@ -29,6 +30,9 @@ from tidemill.monitors.reducer.state import AttributeDict, read_state
 from tidemill.sources.base import PageReader, PartitionReader, Source
 
 DEFAULT_WINDOW = 5000
+
+#: What the methods of a fold are called with.
+TAKES = {"on_event": ("state", "event"), "on_tick": ("state", "now"), "explain": ("state",), "start": ()}
 
 
 class BeginCall(Protocol):
@@ -48,6 +52,10 @@ class Fold:
         self._fold = given() if isinstance(given, type) else given
         if not callable(getattr(self._fold, "on_event", None)):
             raise ConfigError(f"{given!r} is not a fold: it needs a method on_event(self, state, event)")
+        for method, takes in TAKES.items():
+            if (found := getattr(self._fold, method, None)) is not None:
+                where = f"fold {type(self._fold).__name__}"
+                check_function(where, found, *takes)
         self.version = str(getattr(self._fold, "version", "1"))
         self.window = int(getattr(self._fold, "window", DEFAULT_WINDOW))
         if self.window < 1:
@@ -144,9 +152,12 @@ class Monitor:
         if not isinstance(source, Source | PageReader | PartitionReader):
             raise ConfigError(f"monitor {name}: {source!r} is not a source: take one of tidemill.sources")
         self.source = source
+        check_function(f"monitor {name}: entity=", entity, "event")
         self.entity = entity
         self.fold = Fold(fold)
         self.triggers = tuple(triggers)
+        for trigger in self.triggers:
+            check_kind(f"monitor {name}: triggers=", trigger, Trigger, "what sustained, momentary and absent return")
         if roster not in ("open", "listed"):
             raise ConfigError(f"monitor {name}: roster {roster!r} is not one of open, listed")
         self.roster = roster

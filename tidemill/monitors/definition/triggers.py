@@ -15,10 +15,11 @@ import hashlib
 import inspect
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
+from tidemill.core.check_given import check_function
 from tidemill.core.codec import storable
 from tidemill.core.duration import Duration, format_duration, parse_duration
 from tidemill.core.errors import ConfigError
@@ -39,6 +40,15 @@ class Trigger(msgspec.Struct, frozen=True, kw_only=True):
     owner: str | None = None
     describe: str = ""
     evidence: Callable[[Any], Any] | None = None
+
+    takes: ClassVar[dict[str, tuple[str, ...]]] = {"severity": ("state",), "evidence": ("state",)}
+    """What the functions among the options are called with."""
+
+    def __post_init__(self) -> None:
+        for option, arguments in self.takes.items():
+            given = getattr(self, option)
+            if given is not None and not (option in ("severity", "key", "at") and isinstance(given, str)):
+                check_function(f"trigger {self.name}: {option}=", given, *arguments)
 
     @property
     def kind(self) -> str:
@@ -65,6 +75,8 @@ class Sustained(Trigger, frozen=True, kw_only=True):
     clear: float = 0.0
     recheck: float | None = None
 
+    takes = {**Trigger.takes, "when": ("state", "now"), "since": ("state",)}
+
 
 class Absent(Trigger, frozen=True, kw_only=True):
     """Open while an entity has sent nothing for a time."""
@@ -78,6 +90,8 @@ class Absent(Trigger, frozen=True, kw_only=True):
     hold: float = 0.0
     clear: float = 0.0
 
+    takes = {**Trigger.takes, "only_while": ("state", "now")}
+
 
 class Momentary(Trigger, frozen=True, kw_only=True):
     """Raised once per occurrence."""
@@ -86,6 +100,15 @@ class Momentary(Trigger, frozen=True, kw_only=True):
     key: str | Callable[[Any], Any] = "id"
     when: Callable[[Any], Any] | None = None
     at: str | Callable[[Any], float] = "at"
+
+    takes = {
+        "severity": ("occurrence",),
+        "evidence": ("state",),
+        "of": ("state",),
+        "key": ("occurrence",),
+        "when": ("occurrence",),
+        "at": ("occurrence",),
+    }
 
     def key_of(self, occurrence: Any) -> str:
         """The identity of an occurrence; a long one is cut and ends with its hash, since it is in an index."""

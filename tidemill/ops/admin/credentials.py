@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from tidemill.core.errors import PayloadError
 from tidemill.core.jobs.job import check_name
 from tidemill.declarations import Declarations
 from tidemill.engine.secrets.credentials import open_fields, seal_fields
@@ -63,6 +64,8 @@ async def list_credentials(at: Reader, args: Nothing, declared: Declarations | N
 async def set_credential(tx: Transaction, args: SetCredential, declared: Declarations | None) -> Credential:
     """Store a credential, or replace it. Nodes read it as `{{$credentials.NAME.FIELD}}`, or by `credentialName`."""
     check_name("credential", args.name)
+    if not any(args.fields.values()):
+        raise PayloadError(f"credential {args.name} would hold nothing: {', '.join(sorted(args.fields))} is empty")
     ring = require_key_ring(_key_file(declared), tx.database.settings)
     key_id, sealed = seal_fields(ring, args.fields, args.name)
     return _line(await store.set_credential(tx, args.name, sorted(args.fields), key_id, sealed), ring)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tidemill.core.check_given import check_kind
 from tidemill.core.did_you_mean import find_declared
 from tidemill.core.errors import ConfigError
 from tidemill.core.jobs.injected import injected_parameters
@@ -91,6 +92,7 @@ class Pipelines:
 
     def declare(self, pipeline: Pipeline) -> Pipeline:
         """A pipeline that this application keeps up to date; its stages become tasks."""
+        check_kind("app.pipeline", pipeline, Pipeline, "a Pipeline, such as load_workflow('blog.json').pipelines[0]")
         if pipeline.name in self.declared:
             raise ConfigError(f"two pipelines are called {pipeline.name!r}: give one of them another name")
         if not pipeline.stages:

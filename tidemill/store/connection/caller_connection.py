@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
-from tidemill.core.errors import ConfigError
+from tidemill.core.errors import ConfigError, SchemaError
 from tidemill.store.database import LIST_APPLICATIONS, Database
 
 T = TypeVar("T")
@@ -19,6 +19,9 @@ T = TypeVar("T")
 Rows = Sequence[Sequence[Any]]
 
 _PSYCOPG_IDLE = 0
+
+#: The SQLSTATE of a table or a schema that does not exist.
+_NO_TABLE = ("42P01", "3F000")
 
 #: Statements for any driver: yields each with its parameters, which are text, numbers or lists of them, and receives
 #: its rows.
@@ -34,11 +37,12 @@ async def run_async(database: Database, connection: Any, statements: Statements[
             "`app.enqueue_sync(..., conn=conn)` or `app.start_sync(..., conn=conn)`"
         )
     async with nested_async(connection) if _commits_each(kind, connection) else nullcontext():
-        try:
-            while True:
-                rows = await _FETCH_ASYNC[kind](connection, *_next_statement(database, generator, rows))
-        except StopIteration as done:
-            return done.value
+        with _naming_its_database(database):
+            try:
+                while True:
+                    rows = await _FETCH_ASYNC[kind](connection, *_next_statement(database, generator, rows))
+            except StopIteration as done:
+                return done.value
 
 
 def run_sync(database: Database, connection: Any, statements: Statements[T]) -> T:
@@ -49,7 +53,8 @@ def run_sync(database: Database, connection: Any, statements: Statements[T]) -> 
             f"a {kind} connection is async: use the form for async code, such as "
             "`await app.enqueue(..., conn=conn)` or `await app.start(..., conn=conn)`"
         )
-    with nested_sync(connection) if _commits_each(kind, connection) else nullcontext():
+    block = nested_sync(connection) if _commits_each(kind, connection) else nullcontext()
+    with _naming_its_database(database), block:
         try:
             while True:
                 rows = _FETCH_SYNC[kind](connection, *_next_statement(database, generator, rows))
@@ -149,6 +154,21 @@ def _next_statement(database: Database, generator: Statements[Any], rows: Any) -
     """Give the rows of the last statement to the statements; returns the next one and its parameters."""
     statement, params = next(generator) if rows is None else generator.send([tuple(row) for row in rows])
     return database.sql(statement), params
+
+
+@contextmanager
+def _naming_its_database(database: Database) -> Iterator[None]:
+    """Say what to do where a table of ours is missing: the connection probably leads to another database."""
+    try:
+        yield
+    except Exception as error:
+        cause = getattr(error, "orig", None) or error.__cause__ or error  # SQLAlchemy and Django wrap the driver's.
+        if getattr(cause, "sqlstate", None) not in _NO_TABLE:
+            raise
+        raise SchemaError(
+            f"the database of this connection has no table that the call needs ({str(cause).splitlines()[0]}): pass a "
+            f"connection to the application's database, {database.where}, or run `tidemill db migrate` on this one"
+        ) from error
 
 
 def _kind(connection: Any) -> str:

@@ -22,9 +22,10 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from tidemill.core.check_given import check_function, check_kind
 from tidemill.core.duration import Duration, parse_duration, parse_rate
 from tidemill.core.errors import ConfigError
-from tidemill.engine.batching import Batch
+from tidemill.engine.batching import A_BATCH, Batch
 from tidemill.streams.engine.circuit_breaker import BreakerRule
 
 
@@ -85,6 +86,10 @@ class Plan:
             for attribute, value in vars(kind).items()
             if (rule := getattr(value, "__stream_task__", None)) is not None
         }
+        for attribute, rule in declared.items():
+            method = inspect.getattr_static(cls, attribute).__get__(cls, cls)
+            takes = "message" if rule.batch is None else "messages"
+            check_function(f"plan {cls.name}", method, takes, plain=False)
         cls.tasks = {rule.name: rule for rule in declared.values()}
         check_graph(cls.name, cls.tasks)
 
@@ -119,6 +124,8 @@ def task(
 
     def mark(body: Callable[..., Any]) -> Any:
         where = f"task {body.__name__}"
+        if batch is not None:
+            check_kind(f"{where}: batch=", batch, Batch, A_BATCH)
         rule = TaskRule(
             name=body.__name__,
             after=(after,) if isinstance(after, str) else tuple(after),

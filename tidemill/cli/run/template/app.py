@@ -5,10 +5,10 @@ from pathlib import Path
 from tidemill import App
 from tidemill.dags import Dag, node, ref
 from tidemill.flows import Context, Event, InputRequiredEvent, StartEvent, StopEvent, Workflow, step
-from tidemill.monitors import Monitor, absent
-from tidemill.pipelines import Pipeline
+from tidemill.monitors import AttributeDict, Event as VisitEvent, Monitor, absent
+from tidemill.pipelines import Entity, Pipeline
 from tidemill.sources import LogSource
-from tidemill.streams import Plan, Stream, task
+from tidemill.streams import Context as MessageContext, Plan, Stream, task
 
 HERE = Path(__file__).parent
 
@@ -61,7 +61,7 @@ app.dag(
 # A stream: messages of a topic through plans.
 class Visits(Plan, eligibility="visits"):
     @task
-    async def count(self, message):
+    async def count(self, message: MessageContext) -> dict[str, str]:
         return {"page": message.value["page"]}
 
 
@@ -72,7 +72,7 @@ pages = Pipeline("pages", root=HERE)
 
 
 @pages.stage(input="notes/{name}.txt", output="pages/{name}.html")
-async def page(entity, text):
+async def page(entity: Entity, text: str) -> str:
     return f"<h1>{entity.name}</h1><p>{text}</p>"
 
 
@@ -81,7 +81,7 @@ app.pipeline(pages)
 
 # A monitor: a state for each entity, and alerts.
 class Page:
-    def on_event(self, state, event):
+    def on_event(self, state: AttributeDict, event: VisitEvent) -> None:
         state.visits = (state.visits or 0) + 1
 
 
