@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.workflow_runs import run_file
 from tidemill.core.errors import ConfigError
-from tidemill.pipelines.workflows import parse_workflow
+from tidemill.pipelines.workflows import load_workflow, parse_workflow
 from tidemill.pipelines.workflows.checks.check import find_problems
 from tidemill.pipelines.workflows.checks.kinds import FIELDS, NEEDS, OPEN, REFUSED, kinds
 from tidemill.pipelines.workflows.folder import WorkflowFolder
@@ -103,6 +103,11 @@ def test_every_part_of_a_graph_is_read_or_refused(change: Any, place: str) -> No
         ("retryPolicy.backoffSeconds[0]", None), ("retryPolicy.backoffSeconds[0]", -1), ("stages", {}),
         ("stages[1].validation", 3), ("stages[1].validation.minSize", -1), ("stages[1].validation.minSize", "big"),
         ("stages[1].description", {}), ("stages[1].pattern", 7),
+        ("scanInterval", 10**10), ("scanInterval", "{{1}}"), ("maxConcurrentEntities", 10**9),
+        ("maxConcurrentEntities", 2.5), ("retryPolicy.maxAttempts", 10**9), ("retryPolicy.maxAttempts", "9" * 12),
+        ("retryPolicy.maxAttempts", "{{3}}"), ("retryPolicy.backoffSeconds[0]", 10**12),
+        ("stages[1].validation.minSize", 10**15), ("stages[0].pattern", "in/{id"), ("stages[1].pattern", "/out/{id}"),
+        ("stages[1].id", "a\nb"),
     ],
 )  # fmt: skip
 def test_a_value_of_a_wrong_type_is_refused_where_it_stands(place: str, value: Any) -> None:
@@ -115,6 +120,43 @@ def test_a_value_of_a_wrong_type_is_refused_where_it_stands(place: str, value: A
     assert place in [str(each).partition(": ")[0] for each in find_problems(data, "f")]
     with pytest.raises(ConfigError):
         parse_workflow(data, "f")
+
+
+@pytest.mark.parametrize("most", [10**9, 10**12, 0, 2.5, True, "{{2}}"])
+def test_a_limit_of_a_group_that_is_none_is_named_with_its_line(most: Any, tmp_path: Path) -> None:
+    data = flow(node("hardwired", json="[1]"), settings={"concurrencyGroups": {"models": most}})
+    file = tmp_path / "grouped.json"
+    file.write_text(json.dumps(data, indent=1))
+    line = 1 + file.read_text().splitlines().index(f'   "models": {json.dumps(most)}')
+    with pytest.raises(ConfigError, match=rf"grouped.json, line {line}: settings"):
+        load_workflow(file)
+
+
+@pytest.mark.parametrize(
+    ("type", "data", "field"),
+    [
+        ("http", {"url": "http://127.0.0.1/", "timeout": 10**12}, "timeout"),
+        ("run_command", {"command": ["true"], "timeout": 10**12}, "timeout"),
+        ("run_command", {"command": "true", "args": 7}, "args"),
+        ("run_command", {"command": "true", "args": "{{$.items}}"}, "args"),
+        ("llm", {"prompt": "x", "maxTokens": 10**15}, "maxTokens"),
+    ],
+)
+def test_a_value_that_no_node_could_use_is_refused_at_its_field(type: str, data: dict[str, Any], field: str) -> None:
+    assert {str(each).partition(": ")[0] for each in find_problems(flow(node(type, **data)), "f")} == {
+        f"nodes[0].data.{field}"
+    }
+
+
+@pytest.mark.parametrize("name", ["two words", "it's", 'a "quoted" one', "a\nb", "x" * 300])
+def test_a_node_of_any_name_is_named_with_its_line(name: str, tmp_path: Path) -> None:
+    scan = node("state_scan", pattern="in/{id}.txt")
+    data = flow(scan, {**node("state_write", pattern="out.txt", content="x"), "name": name}, mode="pipeline")
+    file = tmp_path / "named.json"
+    file.write_text(json.dumps(data, indent=1))
+    line = file.read_text().splitlines().index("  },") + 2
+    with pytest.raises(ConfigError, match=rf"named.json, line {line}: nodes\[1\]: "):
+        load_workflow(file)
 
 
 def test_an_interval_in_a_file_may_be_any_sensible_number() -> None:

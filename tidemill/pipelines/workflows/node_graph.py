@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tidemill.core.errors import ConfigError
@@ -212,17 +212,18 @@ class Wiring:
             made = known(entity, given, **extra)
             return as_content(await made if hasattr(made, "__await__") else made)
 
-        self.pipeline.stage(
+        self._stage(
+            node,
+            run,
             input={"source": source, **gates},
             output=target,
-            name=node.name,
             queue=self._queue(node),
             **concurrency_limit([node], self.groups, self.notes),
             min_size=_min_size(node),
             filter=self._filter(node),
             params={"transform": str(wanted), **extra},
             code_of=function or (),
-        )(run)
+        )
         self.patterns[node.name] = target
 
     def _write(self, node: Node) -> None:
@@ -258,17 +259,18 @@ class Wiring:
             return as_content(items[0][graph.nodes[last].name])
 
         functions = tuple(NODE_TYPES[each.type].run for each in between if each.type in NODE_TYPES)
-        self.pipeline.stage(
+        self._stage(
+            node,
+            run,
             input=inputs,
             output=target,
-            name=node.name,
             queue=self._queue(node),
             **concurrency_limit([*between, node], self.groups, self.notes),
             min_size=_min_size(node),
             filter=self._filter(node),
             params={each.name: json.dumps([each.type, each.data], sort_keys=True) for each in [*between, node]},
             code_of=functions,
-        )(run)
+        )
         self.patterns[node.name] = target
 
     def _declare_actions(self, order: list[Node]) -> None:
@@ -307,15 +309,23 @@ class Wiring:
                     note_conditions(entity, nodes)
                 return masked(done, held) if done else SKIP
 
-        self.pipeline.stage(
+        self._stage(
+            last[0],
+            run,
             input=inputs,
             output=f"actions/{_UNSAFE.sub('_', name)}/{variables}.json",
-            name=name,
             queue=self._queue(last[0]),
             **concurrency_limit(nodes, self.groups, self.notes),
             filter=self._filter(last[0]),
             code_of=(),
-        )(run)
+        )
+
+    def _stage(self, node: Node, run: Callable[..., Any], **options: Any) -> None:
+        """Declare the stage of a node; an error names the node."""
+        try:
+            self.pipeline.stage(name=node.name, **options)(run)
+        except ConfigError as error:
+            raise NodeError(f"node {node.name!r}: {error}") from error
 
     def seed(self, name: str, entity: Entity, value: Any) -> dict[str, Any]:
         """The output of a state node for the nodes after it."""

@@ -100,15 +100,19 @@ def _declare(
             return made
 
     code = by_name or tuple(NODE_TYPES[each.type].run for each in nodes if each.type in NODE_TYPES)
-    pipeline.stage(
-        input=inputs,
-        output=str(entry["pattern"]),
-        name=id,
-        max_concurrency=max_concurrency,
-        min_size=int((entry.get("validation") or {}).get("minSize", 1)),
-        params={"node": json.dumps([part for each in nodes for part in (each.type, each.data)], sort_keys=True)},
-        code_of=code,
-    )(run)
+    least = (entry.get("validation") or {}).get("minSize")
+    try:
+        pipeline.stage(
+            input=inputs,
+            output=str(entry["pattern"]),
+            name=id,
+            max_concurrency=max_concurrency,
+            min_size=1 if least is None else int(least),
+            params={"node": json.dumps([part for each in nodes for part in (each.type, each.data)], sort_keys=True)},
+            code_of=code,
+        )(run)
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error}") from error
 
 
 async def run_stage(node: Node, following: Node | None, item: dict[str, Any], source: str) -> Any:
@@ -164,4 +168,4 @@ def _backoff(policy: Mapping[str, Any]) -> tuple[float, ...]:
         return waits
     if int(attempts) < 1:
         raise ConfigError(f"retryPolicy.maxAttempts: {attempts} attempts would never build anything")
-    return (*waits, *(waits[-1] for _ in range(int(attempts))))[: int(attempts) - 1]
+    return (*waits, *(waits[-1] for _ in range(int(attempts) - len(waits))))[: int(attempts) - 1]

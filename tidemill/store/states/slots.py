@@ -8,9 +8,9 @@ import asyncpg
 
 from tidemill.store.database import Connection
 
-#: Takes any free slot of a key; returns its number, or nothing.
+#: Takes any free slot of a key; returns its number, or nothing. In FROM, all numbers would be stored first.
 TAKE_ANY = """
-SELECT number FROM generate_series(1, $2::int) AS number
+SELECT number FROM (SELECT generate_series(1, $2::int) AS number) AS slot
 WHERE pg_try_advisory_lock(hashtextextended($1 || number::text, 7)) LIMIT 1
 """
 #: Waits for one slot of a key.

@@ -14,8 +14,10 @@ from typing import Any
 import msgspec
 
 from tidemill.core.did_you_mean import did_you_mean
-from tidemill.core.errors import TidemillError
+from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.core.expressions.paths import Path
+from tidemill.core.jobs.job import check_name
+from tidemill.pipelines.definition.pattern import Pattern
 from tidemill.pipelines.workflows.checks.check_data import (
     data_problems,
     expression_problems,
@@ -46,9 +48,10 @@ MOST_NODES = 1000
 _OUT = re.compile(r"(out|output|outputs|source|main|default|result|results|items?|data|right|bottom|next)([-_:]?\d+)?")
 _IN = re.compile(r"(in|input|inputs|target|main|default|items?|data|left|top|trigger)([-_:]?\d+)?")
 _EXITS = ("true", "false")
-_PLACE = re.compile(r"^((?:nodes|stages|connections)\[\d+\](?:\.\w+)*|retryPolicy(?:\.\w+)*): ")
-_NAMED = re.compile(r"node '([^']*)'(?:, field '([^']*)')?")
-_HEAD = re.compile(r"^node '[^']*'(?:, field '[^']*')?: ")
+_PLACE = re.compile(r"^((?:nodes|stages|connections)\[\d+\](?:\.\w+)*|(?:retryPolicy|settings)(?:\.\w+)*): ")
+_QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+_NAMED = re.compile(rf"node ({_QUOTED})(?:, field '([^']*)')?")
+_HEAD = re.compile(rf"^node {_QUOTED}(?:, field '[^']*')?: ")
 
 
 class Examined(msgspec.Struct, frozen=True):
@@ -154,8 +157,12 @@ def _entry_problems(node: Any, at: int, ids: dict[str, int], names: dict[str, in
             yield WorkflowProblem((*place, field), f"{field} is an object, or is left out")
     yield from _unknown(node, NODE_FIELDS, place)
     yield from _unknown(agent, AGENT_FIELDS, (*place, "agentConfig"))
-    if isinstance(agent, Mapping) and agent.get("tags") is not None and not isinstance(agent["tags"], list):
+    if not isinstance(agent, Mapping):
+        return
+    if agent.get("tags") is not None and not isinstance(agent["tags"], list):
         yield WorkflowProblem((*place, "agentConfig", "tags"), "tags are a list")
+    if agent.get("concurrencyGroup") is not None and not isinstance(agent["concurrencyGroup"], str):
+        yield WorkflowProblem((*place, "agentConfig", "concurrencyGroup"), "this is a text: the name of a group")
 
 
 def _link_problems(
@@ -268,6 +275,8 @@ def _one_stage(stage: Mapping[str, Any], place: Path, before: set[str]) -> Itera
     for field, message in (("id", "a stage has an id"), ("pattern", "a stage has a pattern: input/{id}.txt")):
         if not isinstance(stage.get(field), str) or not stage[field]:
             yield WorkflowProblem((*place, field) if field in stage else place, message)
+        else:
+            yield from _misnamed(stage[field], (*place, field))
     if isinstance(stage.get("id"), str) and stage["id"] in before:
         yield WorkflowProblem((*place, "id"), f"two stages are called {stage['id']!r}")
     yield from _unknown(stage, STAGE_FIELDS, place)
@@ -305,6 +314,17 @@ def _one_stage(stage: Mapping[str, Any], place: Path, before: set[str]) -> Itera
             yield WorkflowProblem(where, "`then` is a node with a typeId")
         else:
             yield from _stage_node(then, where, roots)
+
+
+def _misnamed(text: str, place: Path) -> Iterator[WorkflowProblem]:
+    """Check a stage's id or pattern."""
+    try:
+        if place[-1] == "id":
+            check_name("stage", text)
+        else:
+            Pattern(text.rstrip("/"))
+    except ConfigError as error:
+        yield WorkflowProblem(place, str(error))
 
 
 def _thens(stage: Mapping[str, Any], place: Path) -> Iterator[tuple[Any, Path]]:
@@ -362,7 +382,7 @@ def _place_in(message: str, data: Mapping[str, Any]) -> Path:
         return ()
     for list_name, inner in (("nodes", "data"), ("stages", "node")):
         for at, each in enumerate(_list(data, list_name)):
-            if isinstance(each, Mapping) and named[1] in (each.get("name"), each.get("id")):
+            if isinstance(each, Mapping) and named[1] in (repr(_name(each)), each.get("name"), each.get("id")):
                 place: Path = (list_name, at)
                 return (*place, inner, named[2]) if named[2] and inner == "data" else place
     return ()

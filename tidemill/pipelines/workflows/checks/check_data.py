@@ -11,6 +11,7 @@ from tidemill.core.expressions.paths import Path
 from tidemill.pipelines.workflows.checks.kinds import (
     FIELDS,
     IDLE_FIELDS,
+    MOST,
     NEEDS,
     OPEN,
     OUTWARD,
@@ -37,7 +38,7 @@ from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS
 
 #: Fields that hold JSON as a text.
 JSON_TEXTS = {"hardwired": "json", "http": "json_body"}
-_TOO_LARGE = 1e15
+MOST_DIGITS = 15
 _BARE = {("if", "condition"), ("transform", "expression")}
 
 
@@ -51,7 +52,7 @@ def data_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterator[W
     for name, value in data.items():
         schema = (fields or {}).get(name) or PINNED.get(name)
         if schema is not None:
-            message = _misfit(value, schema)
+            message = _misfit(value, schema, filled=type in NODE_TYPES)
             if message is not None:
                 yield WorkflowProblem((*place, name), message)
             yield from _entry_problems(value, schema, (*place, name))
@@ -118,35 +119,41 @@ def setting_problems(data: Mapping[str, Any], fields: Fields, place: Path = ()) 
         value = data.get(name)
         if value is None:
             continue
-        problem = _misfit(value, schema)
+        problem = _misfit(value, schema, filled=False)
         if problem is None and schema.get("type") == "string" and not isinstance(value, str):
             problem = "this is a text"
         if problem is not None:
             yield WorkflowProblem((*place, name), problem)
         elif isinstance(value, list):
             for at, each in enumerate(value):
-                if (wrong := _misfit(each, schema.get("items", {}))) is not None or each is None:
+                if (wrong := _misfit(each, schema.get("items", {}), filled=False)) is not None or each is None:
                     yield WorkflowProblem((*place, name, at), wrong or "an entry is missing")
         elif isinstance(value, Mapping):
             others = {each: schema["additionalProperties"] for each in value if "additionalProperties" in schema}
             yield from setting_problems(value, {**others, **schema.get("properties", {})}, (*place, name))
 
 
-def _misfit(value: Any, schema: Mapping[str, Any]) -> str | None:
-    """Why a value does not fit a field; None if it does. A template may become anything."""
-    if value is None or (isinstance(value, str) and "{{" in value):
+def _misfit(value: Any, schema: Mapping[str, Any], *, filled: bool = True) -> str | None:
+    """Why a value does not fit a field; None if it does. Where templates are filled in, one may become anything."""
+    if value is None or (filled and isinstance(value, str) and "{{" in value):
         return None
     if "enum" in schema and value not in schema["enum"]:
-        return f"{value!r} is not one of {', '.join(map(str, schema['enum']))}"
+        return f"{value!r:.100} is not one of {', '.join(map(str, schema['enum']))}"
     kind = schema.get("type")
     if isinstance(kind, list):
-        message = [_misfit(value, {**schema, "type": each}) for each in kind]
+        message = [_misfit(value, {**schema, "type": each}, filled=filled) for each in kind]
         return None if None in message else message[0]
     if kind in ("integer", "number"):
-        if not is_number(value):
-            return f"{value!r} is not a number"
-        if float(value) < schema.get("minimum", 0):
-            return f"{value} is less than {schema.get('minimum', 0)}"
+        number = number_in(value)
+        if number is None:
+            return f"{value!r:.100} is not a number"
+        least, most = schema.get("minimum", 0), schema.get("maximum", MOST)
+        if number < least:
+            return f"{value!r:.100} is less than {least:,}"
+        if number > most:
+            return f"{value!r:.100} is more than {most:,}, which is the most"
+        if kind == "integer" and number != int(number):
+            return f"{value!r} is not a whole number"
     if kind == "object" and not isinstance(value, Mapping):
         return "this is an object"
     if kind == "array":
@@ -208,10 +215,11 @@ def _exposed(type: str, field: str, text: str) -> str | None:
     return f"$credentials cannot be read here, where its value would be kept or shown: {', '.join(OUTWARD)} may read it"
 
 
-def is_number(value: Any) -> bool:
-    """Whether a value is a number, or a text of digits."""
-    if isinstance(value, bool):
-        return False
+def number_in(value: Any) -> int | float | None:
+    """The number that a value is, or that a text of digits writes; None if it is neither."""
     if isinstance(value, str):
-        return value.strip().isascii() and value.strip().isdigit() and len(value.strip()) <= 15
-    return isinstance(value, int | float) and abs(value) < _TOO_LARGE
+        text = value.strip()
+        return int(text) if text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        return None
+    return value

@@ -15,12 +15,17 @@ from typing import Any
 
 import msgspec
 
+from tidemill.core.duration import LONGEST
 from tidemill.pipelines.workflows import node_types as _builtin  # noqa: F401 - registers them
 from tidemill.pipelines.workflows.node_types.http import BODY_MODES, METHODS
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS
 from tidemill.pipelines.workflows.questions import ASKING
 
 Fields = Mapping[str, Mapping[str, Any]]
+
+MOST = 10**12  # of a number in a file, such as the bytes of a state
+MOST_AT_ONCE = 10_000
+MOST_ATTEMPTS = 10_000
 
 
 class WorkflowNodeKind(msgspec.Struct, frozen=True):
@@ -41,7 +46,15 @@ def _text(about: str, **more: Any) -> dict[str, Any]:
 
 
 def _number(about: str, **more: Any) -> dict[str, Any]:
-    return {"type": "integer", "description": about, "minimum": 0, **more}
+    return {"type": "number", "description": about, "minimum": 0, "maximum": MOST, **more}
+
+
+def _count(about: str, **more: Any) -> dict[str, Any]:
+    return _number(about, **{"type": "integer", **more})
+
+
+def _seconds(about: str, **more: Any) -> dict[str, Any]:
+    return _number(about, **{"minimum": 1, "maximum": int(LONGEST), **more})
 
 
 def _other_name(of: str, type: str = "string") -> dict[str, Any]:
@@ -53,7 +66,7 @@ _SCAN: Fields = {
     "filter": _text("A CEL condition that selects entities: files > 2. hasFiles is always true."),
     "stateType": _text("In place of a pattern: the name of the node whose states these are.", rare=True),
     "state_root": _text("The folder of all states, where the file itself names none.", rare=True),
-    "scan_interval": _number("Seconds between two scans of all states, if the file sets none.", minimum=1, rare=True),
+    "scan_interval": _seconds("Seconds between two scans of all states, if the file sets none.", rare=True),
 }
 _READ: Fields = {
     "pattern": _text("The state to read: {{$.dates.path}}, or input/{id}.txt together with entity_id."),
@@ -68,7 +81,7 @@ _WRITE: Fields = {
     "content": _text(
         "The content: {{$.answer.content}}. The default is the result of the previous node.", format="textarea"
     ),
-    "min_size": _number("A smaller content, in bytes, is a failure."),
+    "min_size": _count("A smaller content, in bytes, is a failure."),
     "stateType": _text("In place of a pattern: the name of a kind of states.", rare=True),
     "minSize": _other_name("min_size", "integer"),
     "output": _other_name("pattern"),
@@ -78,7 +91,7 @@ _TRANSFORM: Fields = {
     "input": _text("The input: {{$.dates.path}}/*.txt."),
     "output": _text("The output: final/{{$.dates.id}}.md."),
     "transform": _text("The name of the function that makes it, as @transform gave it.", suggest="transforms"),
-    "minSize": _number("A smaller output, in bytes, is a failure."),
+    "minSize": _count("A smaller output, in bytes, is a failure."),
     "min_size": _other_name("minSize", "integer"),
 }
 _LLM: Fields = {
@@ -162,7 +175,7 @@ FIELDS: dict[str, Fields] = {
         "body_mode": {"enum": list(BODY_MODES), "description": "What is sent; by default what is given."},
         "json_body": {"description": "The body as JSON; each {{…}} stays one value.", "format": "textarea"},
         "body_fields": {**_FIELDS, "description": "The fields of the body."},
-        "timeout": _number("How many seconds an answer may take.", default=30, minimum=1),
+        "timeout": _seconds("How many seconds an answer may take.", default=30),
         "body": {"description": "What is sent: a text, or anything as JSON.", "deprecated": True},
     },
     "rss": {"url": _text("The address of the feed.")},
@@ -179,7 +192,7 @@ FIELDS: dict[str, Fields] = {
         },
         "args": {"type": "array", "description": "Arguments; the command is then run as it is, without a shell."},
         "workingDirectory": _text("Where it runs; the default is where Tidemill runs."),
-        "timeout": _number("How many seconds it may run.", default=300, minimum=1),
+        "timeout": _seconds("How many seconds it may run.", default=300),
         "stdin": _text("What the program reads.", format="textarea"),
     },
     "postgres_query": {
@@ -195,7 +208,7 @@ FIELDS: dict[str, Fields] = {
             "type": "boolean",
             "description": "The model must answer in JSON: what it gives is the value, of a list each entry.",
         },
-        "maxTokens": _number("The longest answer, in tokens.", default=2000, minimum=1),
+        "maxTokens": _count("The longest answer, in tokens.", default=2000, minimum=1),
         "max_tokens": _other_name("maxTokens", "integer"),
     },
     "claude_agent": {
@@ -210,7 +223,7 @@ FIELDS: dict[str, Fields] = {
     "claude_json": {
         "prompt": _text("The prompt; the model must answer in JSON.", format="textarea"),
         "model": _text("The model; the default is the configured one."),
-        "max_tokens": _number("The longest answer, in tokens.", default=4096, minimum=1),
+        "max_tokens": _count("The longest answer, in tokens.", default=4096, minimum=1),
     },
     "notification": {
         "message": _text("What the notice says.", format="textarea"),
@@ -378,7 +391,7 @@ FILE: dict[str, dict[str, Any]] = {
     },
     "stateRoot": _text("The folder that all patterns are in."),
     "stateStore": {"enum": ["filesystem", "database"], "description": "Where states are kept; without it, in files."},
-    "scanInterval": _number("Seconds between two scans of all states.", default=60, minimum=1),
+    "scanInterval": _seconds("Seconds between two scans of all states.", default=60),
     "description": _text("For readers.", format="textarea"),
     "settings": {
         "type": "object",
@@ -389,7 +402,7 @@ FILE: dict[str, dict[str, Any]] = {
             "concurrencyGroups": {
                 "type": "object",
                 "description": "How many nodes of each group run at once.",
-                "additionalProperties": {"type": "integer"},
+                "additionalProperties": {"type": "integer", "minimum": 1, "maximum": MOST_AT_ONCE},
             },
         },
     },
@@ -398,13 +411,19 @@ FILE: dict[str, dict[str, Any]] = {
 }
 STAGED: dict[str, dict[str, Any]] = {
     **{name: FILE[name] for name in FILE if name != "settings"},
-    "maxConcurrentEntities": _number("How many entities are built at once.", minimum=1),
+    "maxConcurrentEntities": _count("How many entities are built at once.", minimum=1, maximum=MOST_AT_ONCE),
     "retryPolicy": {
         "type": "object",
         "description": "When a failed state is retried.",
         "properties": {
-            "maxAttempts": _number("The number of attempts after which a state needs attention.", minimum=1),
-            "backoffSeconds": {"type": "array", "items": {"type": "number"}, "description": "Delays between attempts."},
+            "maxAttempts": _count(
+                "The number of attempts after which a state needs attention.", minimum=1, maximum=MOST_ATTEMPTS
+            ),
+            "backoffSeconds": {
+                "type": "array",
+                "items": {"type": "number", "maximum": int(LONGEST)},
+                "description": "Delays between attempts.",
+            },
         },
     },
 }
@@ -416,7 +435,7 @@ STAGE: dict[str, dict[str, Any]] = {
     "validation": {
         "type": "object",
         "description": "What its states must be.",
-        "properties": {"minSize": _number("A smaller state, in bytes, is a failure.")},
+        "properties": {"minSize": _count("A smaller state, in bytes, is a failure.")},
     },
     "description": _text("For readers.", format="textarea", rare=True),
 }

@@ -474,8 +474,10 @@ def check_templates(type: str, data: dict[str, Any]) -> None:
     if type == "run_command" and command:
         given = next((hole.expression for hole in find_holes(str(data.get("stdin") or ""))), None)
         if isinstance(command, list) or data.get("args") is not None:
-            first = command if isinstance(command, list) else [command]
-            _check_words([str(each) for each in (*first, *(data.get("args") or ()))], given)
+            first, args = command if isinstance(command, list) else [command], data.get("args") or []
+            if not isinstance(args, list):
+                raise TemplateError('args is a list of words, such as ["--name", "{{$.entity.id}}"]', "args")
+            _check_words([str(each) for each in (*first, *args)], given)
         else:
             shell_template(str(command), given)
     elif type == "postgres_query":
