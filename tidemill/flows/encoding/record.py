@@ -44,9 +44,15 @@ def pack_operations(operations: Iterable[RecordedOperation], store: Any, *, leni
     return [_pack_operation(each, store, lenient) for each in operations]
 
 
-def unpack_operations(data: Sequence[Any]) -> tuple[RecordedOperation, ...]:
+def unpack_operations(data: Sequence[Any], details: Iterable[tuple[int, Any]] = ()) -> tuple[RecordedOperation, ...]:
     """Convert plain JSON values back to operations; `resolve` finds what their reads refer to."""
-    return tuple(_unpack_operation(*each) for each in data)
+    detail_of = dict(details)
+    return tuple(_unpack_operation(detail_of.get(number), *each) for number, each in enumerate(data))
+
+
+def pack_details(operations: Iterable[RecordedOperation]) -> list[tuple[int, Any]]:
+    """Return the details of the operations' exceptions, which the version before expects in no operation."""
+    return [(n, each.error[2]) for n, each in enumerate(operations) if each.error is not None and len(each.error) > 2]
 
 
 def resolve(operations: Iterable[RecordedOperation], store: Any) -> tuple[RecordedOperation, ...]:
@@ -74,15 +80,16 @@ def _pack_operation(each: RecordedOperation, store: Any, lenient: bool) -> list[
             packed = ["~"]
     data = [each.lane, each.kind, each.key, packed]
     if each.error is not None or each.leaves:
-        data += [each.error, each.leaves]
+        data += [each.error and each.error[:2], each.leaves]
     return data
 
 
 def _unpack_operation(
-    lane: str, kind: str, key: str, packed: Any, error: Any = None, leaves: bool = False
+    detail: Any, lane: str, kind: str, key: str, packed: Any, error: Any = None, leaves: bool = False
 ) -> RecordedOperation:
     result = StateReference(packed) if kind in READS else unpack(packed)
-    return RecordedOperation(lane, kind, key, result, None if error is None else tuple(error), leaves)
+    raised = None if error is None else (*error, detail) if detail else tuple(error)
+    return RecordedOperation(lane, kind, key, result, raised, leaves)
 
 
 def _refer(value: Any, now: Any, path: str) -> Any:
