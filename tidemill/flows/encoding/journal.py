@@ -14,9 +14,8 @@ from tidemill.core.ticks import CancelAsked, Completed, Elapsed, Migrated, Noted
 from tidemill.engine.runs.durable_run import NOTHING_BEGUN, Begun
 from tidemill.flows.encoding.events import decode_event, encode_event, loaded_event_class, qualified_name
 from tidemill.flows.encoding.exceptions import exception_detail, exception_of
-from tidemill.flows.encoding.record import NO_STATE, pack_details, pack_operations, unpack_operations
+from tidemill.flows.encoding.record import NO_STATE, pack_record, unpack_record
 from tidemill.flows.encoding.values import pack, pack_part, pack_state, unpack
-from tidemill.flows.reducer.record import RecordedOperation
 from tidemill.flows.reducer.state.paths import MISSING
 from tidemill.flows.reducer.step_ticks import (
     Did,
@@ -208,9 +207,9 @@ def _pack_note(note: Note, store: Any) -> dict[str, Any]:
         }
         if note.operations is None:  # It was written by an older version, and is copied to a fork.
             return {**data, "shown": note.shown, "lapses": note.lapses}
-        return {**data, **_pack_operations(note.operations, store)}
+        return {**data, **pack_record(note.operations, store, "operations")}
     if isinstance(note, Suspended):
-        return {"kind": "suspended", "rests_on": note.rests_on, **_pack_operations(note.operations, store)}
+        return {"kind": "suspended", "rests_on": note.rests_on, **pack_record(note.operations, store, "operations")}
     if isinstance(note, Withdrew):
         return {"kind": "withdrew", "question": note.question}
     if isinstance(note, StateEdited):
@@ -222,11 +221,6 @@ def _pack_note(note: Note, store: Any) -> dict[str, Any]:
             return {"kind": "wrote", "path": note.path, "missing": True, **_EDITS[note.edits]}
         return {"kind": "wrote", "path": note.path, "value": pack_state(note.value, note.path), **_EDITS[note.edits]}
     return {"kind": "did", "name": note.name, "result": pack_part(note.result, f"the result of once({note.name!r})")}
-
-
-def _pack_operations(operations: Sequence[RecordedOperation], store: Any) -> dict[str, Any]:
-    details = pack_details(operations)
-    return {"operations": pack_operations(operations, store), **({"details": details} if details else {})}
 
 
 _EDITS: tuple[dict[str, Any], dict[str, Any]] = ({}, {"edits": True})
@@ -252,23 +246,20 @@ def _unpack_note(data: dict[str, Any]) -> Note:
         case "asked":
             kind = loaded_event_class(data["of"])
             needed, show = unpack(data["requirements"]), unpack(data["show"])
-            operations = data.get("operations")
-            details = data.get("details", ())
             return WaitAsked(
                 data["question"],
                 kind,
                 needed,
                 show,
                 data["timeout"],
-                None if operations is None else unpack_operations(operations, details),
+                unpack_record(data, "operations") if "operations" in data else None,
                 tuple(data.get("rests_on", ())),
                 data.get("subclasses", False),
                 data.get("shown", 0),
                 data.get("lapses", 0),
             )
         case "suspended":
-            operations = unpack_operations(data["operations"], data.get("details", ()))
-            return Suspended(operations, tuple(data["rests_on"]))
+            return Suspended(unpack_record(data, "operations"), tuple(data["rests_on"]))
         case "withdrew":
             return Withdrew(data["question"])
         case "edited":

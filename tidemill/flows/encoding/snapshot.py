@@ -19,7 +19,7 @@ from tidemill.core.errors import PayloadError
 from tidemill.flows.definition.topology import Topology
 from tidemill.flows.encoding.events import loaded_event_class, qualified_name
 from tidemill.flows.encoding.exceptions import exception_detail, exception_of
-from tidemill.flows.encoding.record import NO_STATE, pack_details, pack_operations, resolve, unpack_operations
+from tidemill.flows.encoding.record import NO_STATE, pack_record, resolve, unpack_record
 from tidemill.flows.encoding.values import pack, unpack
 from tidemill.flows.reducer.state.flow_state import (
     Ending,
@@ -245,7 +245,7 @@ def pack_work(work: Work, store: Any = NO_STATE) -> dict[str, Any]:
         "undo": [[_pack_draft(draft, store) for draft in act] for act in work.undo],
         "kept_writes": [_pack_draft(draft, store) for draft in work.kept_writes if not draft.void],
         "lapsed": work.lapsed,
-        "record": pack_operations(work.record, store, lenient=store is NO_STATE),
+        **pack_record(work.record, store, "record", lenient=store is NO_STATE),
         "spare": [[pack(event), target] for event, target in work.spare],
         "asked": sorted(work.asked),
         "withdrawn": sorted(work.withdrawn),
@@ -264,8 +264,6 @@ def pack_work(work: Work, store: Any = NO_STATE) -> dict[str, Any]:
     }
     if detail := _pack_detail(work.error):
         packed["error_detail"] = detail
-    if details := pack_details(work.record):
-        packed["record_details"] = details
     return packed
 
 
@@ -298,7 +296,7 @@ def unpack_work(data: dict[str, Any], store: Any = NO_STATE) -> Work:
         undo=[[_unpack_draft(draft, store) for draft in act] for act in data["undo"]],
         kept_writes=[_unpack_draft(draft, store) for draft in data.get("kept_writes", ())],
         lapsed=data["lapsed"],
-        record=resolve(unpack_operations(data.get("record", ()), data.get("record_details", ())), store),
+        record=resolve(unpack_record(data, "record"), store),
         spare=tuple((unpack(event), target) for event, target in data.get("spare", ())),
         asked=frozenset(data["asked"] if "asked" in data else [each[0] for each in data["waiting"]]),
         withdrawn=frozenset(data.get("withdrawn", ())),
