@@ -143,6 +143,23 @@ def test_a_supervisor_that_ends_while_a_copy_loads_the_application_ends_that(tmp
         process.close()
 
 
+def test_an_interrupt_while_a_copy_loads_the_application_is_not_lost(tmp_path: Path, database_url: str) -> None:
+    """As a supervisor of services sends it: to this process alone."""
+    folder = make_folder(tmp_path / "shop", database_url=database_url)
+    (folder / "app.py").write_text(
+        "import os, time\nfrom tidemill import App\napp = App('shop')\napp.task(lambda: 1, name='one')\n"
+        "print('loading', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+    )
+    process = Process(folder, "worker", "app.py")
+    try:
+        process.line("loading")
+        process.signal(signal.SIGINT)
+        (folder / "go").touch()
+        assert process.wait() == 130
+    finally:
+        process.close()
+
+
 def test_a_supervisor_loads_no_code_of_the_application(tmp_path: Path, database_url: str) -> None:
     folder = make_folder(tmp_path / "shop", database_url=database_url)
     app = folder / "app.py"

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, Field, ValidationError, field_validator
 from pydantic_core import PydanticCustomError
 
+from tests.support import eventually, value
+from tests.support.durable import running_run_worker
+from tidemill import App
 from tidemill.flows import Context, StartEvent, StepFailedEvent, StopEvent, Workflow, catch_error, step
 from tidemill.flows.definition.events import UnreconstructedException
+from tidemill.flows.definition.retry_policy import retry_policy, stop_after_attempt, wait_fixed
 from tidemill.flows.encoding.exceptions import exception_document, exception_from
 from tidemill.flows.simulate import simulate
+from tidemill.store.database import Database
 
 
 class Refused(Exception):
@@ -245,3 +251,45 @@ def test_the_note_of_a_run_says_what_is_in_a_group() -> None:
     Fails.error = ERRORS["a group"]
     outcome = simulate(Fails(timeout=None), seed=1)
     assert outcome.row.note == "ExceptionGroup: two (2 sub-exceptions): ValueError: a; Refused: 1: b"
+
+
+class Retried(Workflow):
+    """Fails, and tries again a day later."""
+
+    @step(retry_policy=retry_policy(wait=wait_fixed(86_400), stop=stop_after_attempt(2)))
+    async def work(self, ev: StartEvent) -> StopEvent:
+        raise ERRORS["required keywords"]
+
+
+class Caught(Workflow):
+    """Goes on after its side effect has failed, and waits for a day."""
+
+    @step
+    async def work(self, ctx: Context, ev: StartEvent) -> StopEvent:
+        def effect() -> None:
+            raise ERRORS["required keywords"]
+
+        with suppress(Refused):
+            await ctx.once("effect", effect)
+        await ctx.sleep(86_400)
+        return StopEvent()
+
+
+@pytest.mark.parametrize("kind", [Retried, Caught])
+async def test_the_version_before_reads_what_is_stored_of_an_exception(
+    app: App, database: Database, kind: type[Workflow]
+) -> None:
+    """It expects class, message and traceback of a failure, and class and message of an operation that has failed."""
+    app.workflow(kind)
+    async with running_run_worker(app):
+        run = await app.start(kind)
+        await eventually(lambda: value(database, "SELECT seq > 1 FROM tidemill.run WHERE id = $1", run.id))
+    work = json.loads(await value(database, "SELECT data -> 'works' -> 0 FROM tidemill.snapshot"))
+    ticks = await database.fetch("SELECT data -> 'note' -> 'operations' AS operations FROM tidemill.tick")
+    records = [work["record"], *(json.loads(each["operations"]) for each in ticks if each["operations"])]
+    errors = [each[4] for record in records for each in record if len(each) > 4]
+    name = f"{__name__}.Refused"
+    if kind is Retried:
+        assert (len(work["error"]), work["error"][:2]) == (3, [name, "5: late"])
+    else:
+        assert errors == [[name, "5: late"]] * 2

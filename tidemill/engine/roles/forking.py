@@ -115,14 +115,19 @@ def _ask(run: Callable[[], int], kind: type[T]) -> tuple[int, T | None]:
         atexit._run_exitfuncs()
         flush_output()
         os._exit(status)
+    interrupts = 0
     while True:
         try:
             status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             break
-        except KeyboardInterrupt:  # The copy has got the same signal.
-            continue
+        except KeyboardInterrupt:  # On a terminal, the copy has got the same signal and ends by itself.
+            interrupts += 1
+            if interrupts > 1:
+                os.kill(pid, signal.SIGKILL)
     with os.fdopen(memory, "rb") as file:
         data = file.read()
+    if interrupts:
+        raise KeyboardInterrupt
     if status or not data:
         return (status if status >= 0 else 128 - status), None
     answer, loaded, valid = msgspec.msgpack.decode(data, type=tuple[kind, list[str], set[bytes]])

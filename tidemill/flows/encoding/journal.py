@@ -14,7 +14,7 @@ from tidemill.core.ticks import CancelAsked, Completed, Elapsed, Migrated, Noted
 from tidemill.engine.runs.durable_run import NOTHING_BEGUN, Begun
 from tidemill.flows.encoding.events import decode_event, encode_event, loaded_event_class, qualified_name
 from tidemill.flows.encoding.exceptions import exception_detail, exception_of
-from tidemill.flows.encoding.record import NO_STATE, pack_operations, unpack_operations
+from tidemill.flows.encoding.record import NO_STATE, pack_record, unpack_record
 from tidemill.flows.encoding.values import pack, pack_part, pack_state, unpack
 from tidemill.flows.reducer.state.paths import MISSING
 from tidemill.flows.reducer.step_ticks import (
@@ -207,13 +207,9 @@ def _pack_note(note: Note, store: Any) -> dict[str, Any]:
         }
         if note.operations is None:  # It was written by an older version, and is copied to a fork.
             return {**data, "shown": note.shown, "lapses": note.lapses}
-        return {**data, "operations": pack_operations(note.operations, store)}
+        return {**data, **pack_record(note.operations, store, "operations")}
     if isinstance(note, Suspended):
-        return {
-            "kind": "suspended",
-            "rests_on": note.rests_on,
-            "operations": pack_operations(note.operations, store),
-        }
+        return {"kind": "suspended", "rests_on": note.rests_on, **pack_record(note.operations, store, "operations")}
     if isinstance(note, Withdrew):
         return {"kind": "withdrew", "question": note.question}
     if isinstance(note, StateEdited):
@@ -250,21 +246,20 @@ def _unpack_note(data: dict[str, Any]) -> Note:
         case "asked":
             kind = loaded_event_class(data["of"])
             needed, show = unpack(data["requirements"]), unpack(data["show"])
-            operations = data.get("operations")
             return WaitAsked(
                 data["question"],
                 kind,
                 needed,
                 show,
                 data["timeout"],
-                None if operations is None else unpack_operations(operations),
+                unpack_record(data, "operations") if "operations" in data else None,
                 tuple(data.get("rests_on", ())),
                 data.get("subclasses", False),
                 data.get("shown", 0),
                 data.get("lapses", 0),
             )
         case "suspended":
-            return Suspended(unpack_operations(data["operations"]), tuple(data["rests_on"]))
+            return Suspended(unpack_record(data, "operations"), tuple(data["rests_on"]))
         case "withdrew":
             return Withdrew(data["question"])
         case "edited":

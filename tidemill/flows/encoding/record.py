@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from tidemill.core.errors import PayloadError
 from tidemill.flows.encoding.dict_like import DictLikeModel
 from tidemill.flows.encoding.values import pack, unpack
-from tidemill.flows.reducer.record import READS, RecordedOperation
+from tidemill.flows.reducer.record import NEW_MARKS, READS, RecordedOperation
 from tidemill.flows.reducer.state.diff import same
 from tidemill.flows.reducer.state.paths import MISSING, read_path
 
@@ -39,14 +39,30 @@ class StateReference:
         self.stored = stored
 
 
-def pack_operations(operations: Iterable[RecordedOperation], store: Any, *, lenient: bool = False) -> list[Any]:
-    """Convert operations to plain JSON values. With `lenient`, a read that has no JSON form is read again later."""
-    return [_pack_operation(each, store, lenient) for each in operations]
+def pack_record(
+    operations: Sequence[RecordedOperation], store: Any, name: str, *, lenient: bool = False
+) -> dict[str, Any]:
+    """Convert operations to plain JSON values. With `lenient`, a read that has no JSON form is read again later.
+
+    The version before reads those under `name`, and knows neither marks nor details of exceptions: they are apart.
+    """
+    known = [each for each in operations if each.kind not in NEW_MARKS]
+    packed: dict[str, Any] = {name: [_pack_operation(each, store, lenient) for each in known]}
+    if len(known) < len(operations):
+        marks = ((n, each) for n, each in enumerate(operations) if each.kind in NEW_MARKS)
+        packed["marks"] = [(n, each.lane, each.kind, each.key) for n, each in marks]
+    if details := [(n, each.error[2]) for n, each in enumerate(known) if each.error and len(each.error) > 2]:
+        packed["details"] = details
+    return packed
 
 
-def unpack_operations(data: Sequence[Any]) -> tuple[RecordedOperation, ...]:
+def unpack_record(data: dict[str, Any], name: str) -> tuple[RecordedOperation, ...]:
     """Convert plain JSON values back to operations; `resolve` finds what their reads refer to."""
-    return tuple(_unpack_operation(*each) for each in data)
+    details = dict(data.get("details", ()))
+    operations = [_unpack_operation(details.get(n), *each) for n, each in enumerate(data.get(name, ()))]
+    for n, *mark in data.get("marks", ()):
+        operations.insert(n, RecordedOperation(*mark))
+    return tuple(operations)
 
 
 def resolve(operations: Iterable[RecordedOperation], store: Any) -> tuple[RecordedOperation, ...]:
@@ -74,15 +90,16 @@ def _pack_operation(each: RecordedOperation, store: Any, lenient: bool) -> list[
             packed = ["~"]
     data = [each.lane, each.kind, each.key, packed]
     if each.error is not None or each.leaves:
-        data += [each.error, each.leaves]
+        data += [each.error and each.error[:2], each.leaves]
     return data
 
 
 def _unpack_operation(
-    lane: str, kind: str, key: str, packed: Any, error: Any = None, leaves: bool = False
+    detail: Any, lane: str, kind: str, key: str, packed: Any, error: Any = None, leaves: bool = False
 ) -> RecordedOperation:
     result = StateReference(packed) if kind in READS else unpack(packed)
-    return RecordedOperation(lane, kind, key, result, None if error is None else tuple(error), leaves)
+    raised = None if error is None else (*error, detail) if detail else tuple(error)
+    return RecordedOperation(lane, kind, key, result, raised, leaves)
 
 
 def _refer(value: Any, now: Any, path: str) -> Any:

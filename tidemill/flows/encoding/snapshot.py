@@ -19,7 +19,7 @@ from tidemill.core.errors import PayloadError
 from tidemill.flows.definition.topology import Topology
 from tidemill.flows.encoding.events import loaded_event_class, qualified_name
 from tidemill.flows.encoding.exceptions import exception_detail, exception_of
-from tidemill.flows.encoding.record import NO_STATE, pack_operations, resolve, unpack_operations
+from tidemill.flows.encoding.record import NO_STATE, pack_record, resolve, unpack_record
 from tidemill.flows.encoding.values import pack, unpack
 from tidemill.flows.reducer.state.flow_state import (
     Ending,
@@ -70,6 +70,9 @@ class FlowSnapshot(msgspec.Struct, omit_defaults=True):
     drafted: int = 0
     settled: list[tuple[int, str]] = []
     version: str = ""
+    error_detail: Any = None
+    """What is stored of an exception beside its class and message: the version before expects it in no failure."""
+    ending_detail: Any = None
 
 
 _read_header = msgspec.json.Decoder(SnapshotHeader).decode
@@ -111,6 +114,8 @@ def encode_state(state: FlowState, *, by_value: bool = False) -> bytes:
             drafted=state.drafted,
             settled=[(each.number, each.path) for each in settled_drafts(state.drafts)],
             version=state.version,
+            error_detail=_pack_detail(state.error),
+            ending_detail=None if state.ending is None else _pack_detail(state.ending.error),
         )
     )
 
@@ -136,7 +141,7 @@ def decode_state(data: bytes, topology: Topology) -> FlowState:
         pending=snap.pending,
         store=unpack(snap.store),
         result=unpack(snap.result),
-        error=_unpack_failure(snap.error),
+        error=_unpack_failure(snap.error, snap.error_detail),
         steps={name: StepProgress() for name in topology.steps},
         batches={batch["id"]: _unpack_batch(batch) for batch in snap.batches},
         prompts=deque(unpack(event) for event in snap.prompts),
@@ -144,7 +149,7 @@ def decode_state(data: bytes, topology: Topology) -> FlowState:
         dropped=snap.dropped,
         rules=snap.rules,
         compensations=[(step, unpack(event)) for step, event in snap.compensations],
-        ending=_unpack_ending(snap.ending),
+        ending=_unpack_ending(snap.ending, snap.ending_detail),
         drafted=snap.drafted,
         version=snap.version,
     )
@@ -213,7 +218,7 @@ def _step(state: FlowState, name: str) -> StepProgress:
 
 def pack_work(work: Work, store: Any = NO_STATE) -> dict[str, Any]:
     """Convert a piece of work to plain JSON values; its record may refer to values of the run's state."""
-    return {
+    packed: dict[str, Any] = {
         "id": work.id,
         "step": work.step,
         "input": pack(work.input),
@@ -240,7 +245,7 @@ def pack_work(work: Work, store: Any = NO_STATE) -> dict[str, Any]:
         "undo": [[_pack_draft(draft, store) for draft in act] for act in work.undo],
         "kept_writes": [_pack_draft(draft, store) for draft in work.kept_writes if not draft.void],
         "lapsed": work.lapsed,
-        "record": pack_operations(work.record, store, lenient=store is NO_STATE),
+        **pack_record(work.record, store, "record", lenient=store is NO_STATE),
         "spare": [[pack(event), target] for event, target in work.spare],
         "asked": sorted(work.asked),
         "withdrawn": sorted(work.withdrawn),
@@ -257,6 +262,9 @@ def pack_work(work: Work, store: Any = NO_STATE) -> dict[str, Any]:
         "sent": work.sent,
         "shown": work.shown,
     }
+    if detail := _pack_detail(work.error):
+        packed["error_detail"] = detail
+    return packed
 
 
 def unpack_work(data: dict[str, Any], store: Any = NO_STATE) -> Work:
@@ -275,7 +283,7 @@ def unpack_work(data: dict[str, Any], store: Any = NO_STATE) -> Work:
         queue=data["queue"],
         failed_at=data["failed_at"],
         retry_at=data.get("retry_at"),
-        error=_unpack_failure(data["error"]),
+        error=_unpack_failure(data["error"], data.get("error_detail")),
         waiting={
             question: Wait(question, loaded_event_class(kind), unpack(needed), *more)
             for question, kind, needed, *more in data["waiting"]
@@ -288,7 +296,7 @@ def unpack_work(data: dict[str, Any], store: Any = NO_STATE) -> Work:
         undo=[[_unpack_draft(draft, store) for draft in act] for act in data["undo"]],
         kept_writes=[_unpack_draft(draft, store) for draft in data.get("kept_writes", ())],
         lapsed=data["lapsed"],
-        record=resolve(unpack_operations(data.get("record", ())), store),
+        record=resolve(unpack_record(data, "record"), store),
         spare=tuple((unpack(event), target) for event, target in data.get("spare", ())),
         asked=frozenset(data["asked"] if "asked" in data else [each[0] for each in data["waiting"]]),
         withdrawn=frozenset(data.get("withdrawn", ())),
@@ -369,22 +377,23 @@ def _pack_ending(ending: Ending | None) -> Any:
     return [ending.status, _pack_failure(ending.error), pack(ending.event), ending.why, ending.failed]
 
 
-def _unpack_ending(data: Any) -> Ending | None:
+def _unpack_ending(data: Any, detail: Any) -> Ending | None:
     if data is None:
         return None
     status, error, event, why, failed = data
-    return Ending(status, _unpack_failure(error), unpack(event), why, failed)
+    return Ending(status, _unpack_failure(error, detail), unpack(event), why, failed)
 
 
 def _pack_failure(failure: StepFailure | None) -> Any:
-    if failure is None:
-        return None
-    detail = exception_detail(failure.exception, failure.kind)
-    return [failure.kind, failure.message, failure.traceback, *([detail] if detail else ())]
+    return None if failure is None else [failure.kind, failure.message, failure.traceback]
 
 
-def _unpack_failure(data: Any) -> StepFailure | None:
+def _pack_detail(failure: StepFailure | None) -> Any:
+    return None if failure is None else exception_detail(failure.exception, failure.kind)
+
+
+def _unpack_failure(data: Any, detail: Any) -> StepFailure | None:
     if data is None:
         return None
-    kind, message, trace, *detail = data
-    return StepFailure(kind, message, trace, exception_of(kind, message, *detail))
+    kind, message, trace = data
+    return StepFailure(kind, message, trace, exception_of(kind, message, detail))

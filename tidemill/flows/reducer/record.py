@@ -35,6 +35,8 @@ BEGIN, END_OF_LANE, ANSWERED, GAVE_UP, EDITING, RESULTS = "begin", "end", "answe
 MARKS = frozenset((BEGIN, END_OF_LANE, ANSWERED, GAVE_UP, EDITING, RESULTS))
 """Marks in the order of the operations: a task begins with its first operation, and ends; it receives what it has
 waited for, or gives it up; it begins an edit; it has the results of its jobs."""
+NEW_MARKS = MARKS - {BEGIN}
+"""The marks that the version before does not know."""
 
 
 def key_with_names(kind: str, key: str, class_name: Callable[[str], str], step_name: Callable[[str], str]) -> str:
