@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from tidemill.declarations import DECLARERS, Declarations
+from tidemill.engine.application.load_app import refuse_while_loading
 from tidemill.engine.application.workflow_access import granting_access
 from tidemill.engine.models.spec import gpu_max_concurrency, require_model
 from tidemill.engine.roles.role import Role, RoleGroup, Runnable, run_roles
@@ -131,6 +132,7 @@ async def running_here(
     serve: ServeStream | None = None,
 ) -> AsyncIterator[None]:
     """All roles of the application, in this process, for as long as the block lasts."""
+    refuse_while_loading()
     async with declared.database() as database:
         settings = declared.settings
         roles: list[Runnable] = [maintenance_roles(database, settings, declared)]

@@ -18,6 +18,7 @@ from tests.support.callers import asyncpg_plain
 from tests.support.processes import ROOT
 from tidemill import App, JobHandle
 from tidemill.core.jobs.job import JobRef
+from tidemill.store.connection.url import database_of
 from tidemill.store.database import Database
 from tidemill.store.jobs.insert import insert_jobs
 
@@ -262,6 +263,29 @@ async def test_a_batch_with_the_same_key_twice_stores_it_once_and_answers_for_ea
     rows = await database.fetch("SELECT id, args FROM tidemill.job ORDER BY id")
     assert [row["args"] for row in rows] == [b'{"n":%d}' % n for n in (0, 1, 3, 4, 7)]
     assert [row["id"] for row in rows] == sorted(ref.id for ref in refs if ref.created)
+
+
+@pytest.mark.parametrize("way", ["enqueue_many", "batch"])
+async def test_many_jobs_are_stored_although_a_transaction_takes_their_keys_in_another_order(
+    app: App, database_url: str, database: Database, task: Any, way: str
+) -> None:
+    """PostgreSQL ends the deadlock by giving up the one that has waited for long enough first: the application's."""
+    await database.fetch(f"ALTER DATABASE {database_of(database_url)} SET deadlock_timeout = '3s'")
+    async with asyncpg_plain(database_url) as other:
+        await other.connection.execute("SET deadlock_timeout = '1min'")
+        await other.enqueue(app, task, n=2, unique_key="k2")
+        put: Any = app.enqueue_many if way == "enqueue_many" else app.batch
+        many = asyncio.create_task(put([task.call(n=1), task.call(n=2), task.call(n=3)], unique_key="k{n}"))
+        await eventually(
+            lambda: database.fetch(
+                "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            )
+        )
+        await other.enqueue(app, task, n=1, unique_key="k1")
+        await other.commit()
+    await many
+    rows = await database.fetch("SELECT unique_key FROM tidemill.job ORDER BY 1")
+    assert [row["unique_key"] for row in rows] == ["k1", "k2", "k3"]
 
 
 @pytest.mark.parametrize(("first", "second"), [(None, "1h"), ("1h", None)])

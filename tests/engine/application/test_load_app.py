@@ -152,3 +152,11 @@ def test_a_program_that_exits_while_it_is_loaded_is_a_bad_application(tmp_path: 
     path = write(tmp_path, "load_exits.py", "raise SystemExit(3)\n")
     with pytest.raises(ConfigError, match="load_exits"):
         load_app(path)
+
+
+def test_a_program_that_runs_its_work_while_it_is_loaded_is_refused(tmp_path: Path) -> None:
+    """A child process of an isolated task would run all of it, and start a child process of its own."""
+    program = "import asyncio\nasync def main():\n    async with app.running():\n        pass\nasyncio.run(main())\n"
+    path = write(tmp_path, "load_runs.py", ONE + program)
+    with pytest.raises(ConfigError, match=r"load_runs\.py runs its work .* under `if __name__ == '__main__':`"):
+        load_app(path)

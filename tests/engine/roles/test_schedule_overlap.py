@@ -193,6 +193,16 @@ def test_a_backfill_of_a_paused_schedule_says_that_it_waits_until_it_is_resumed(
         assert not any("wait" in sentence for sentence in explained(tidemill, app, "s").why)
 
 
+def test_the_next_fire_of_a_backfill_follows_as_soon_as_the_one_before_has_ended(tidemill: TestKit, app: App) -> None:
+    """However long ago the time is that it makes up for."""
+    with tidemill.running():
+        put(tidemill, app, "note", "skip", every="1d")
+        until = tidemill.now() - timedelta(days=400)
+        backfilled = BackfillSchedule(name="s", since=until - timedelta(days=3), until=until)
+        assert do(tidemill, app, backfill_schedule, backfilled).fires in (3, 4)
+        tidemill.run_until(lambda: explained(tidemill, app, "s").schedule.waiting == 0)
+
+
 @pytest.mark.parametrize(("hours", "missed"), [(1, "1 fire was missed"), (5, "5 fires were missed")])
 def test_a_schedule_that_has_missed_all_fires_does_not_say_that_it_was_never_due(
     tidemill: TestKit, app: App, hours: int, missed: str

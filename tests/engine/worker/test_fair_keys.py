@@ -105,6 +105,14 @@ async def test_a_delayed_job_of_a_tenant_starts_when_it_is_due(app: App, databas
     assert Counter(seen) == {"now": 3, "soon": 1}
 
 
+async def test_the_jobs_of_a_tenant_with_an_empty_name_are_found(app: App, database: Database, seen: list[str]) -> None:
+    await enqueue(app, "", 3)
+    await enqueue(app, "large", 20)
+    async with running_worker(app, max_concurrency=2):
+        await eventually(lambda: all_done(database), timeout=20)
+    assert Counter(seen) == {"": 3, "large": 20}
+
+
 async def test_a_retry_without_delay_is_found_behind_what_was_claimed(app: App, database: Database) -> None:
     runs: Counter[int] = Counter()
 

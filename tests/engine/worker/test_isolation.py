@@ -15,7 +15,7 @@ from tests.support.operate import cancel_jobs
 from tidemill import App
 from tidemill.engine.worker import isolation
 from tidemill.engine.worker.context import RunningJob
-from tidemill.engine.worker.isolation import Children
+from tidemill.engine.worker.isolation import Children, TaskError
 from tidemill.store.database import Database
 from tidemill.store.jobs.insert import insert_jobs
 
@@ -204,6 +204,25 @@ async def test_the_budget_of_a_task_begins_when_its_process_has_loaded_the_appli
         await children.close()
     assert job.started - began >= 1.5
     assert job.budget == 1.0
+
+
+async def test_a_process_that_cannot_load_the_application_says_why(app: App, tmp_path: Path) -> None:
+    program = tmp_path / "unguarded_app.py"
+    program.write_text(
+        "import asyncio\n"
+        "from tidemill import App\n"
+        "app = App('unguarded')\n"
+        "async def main() -> None:\n"
+        "    async with app.running():\n"
+        "        pass\n"
+        "asyncio.run(main())\n"
+    )
+    children, job = Children(str(program)), RunningJob(1, 1, "default", "where", b"null")
+    try:
+        with pytest.raises(TaskError, match="under `if __name__ == '__main__':`"):
+            await children.run(app.declarations.task("where"), b"{}", job)
+    finally:
+        await children.close()
 
 
 async def test_a_process_without_jobs_ends_the_later_the_longer_its_start_took(

@@ -91,6 +91,16 @@ async def test_a_key_that_is_used_up_holds_up_no_other_key_and_no_other_job(app:
     assert await value(database, "SELECT count(*) FROM tidemill.job WHERE rate_key = 'busy'") == 49
 
 
+async def test_an_empty_key_has_its_rate_too(app: App, database: Database) -> None:
+    @app.task(rate_key="{account}", rate="1/h")
+    async def call(account: str) -> None: ...
+
+    await app.enqueue_many(call.call(account=account) for account in ["", "", "", "a", "b"])
+    async with running_worker(app, max_concurrency=2):
+        await eventually(lambda: value(database, "SELECT count(DISTINCT rate_key) = 3 FROM tidemill.job_history"))
+    assert await value(database, DONE) == 3
+
+
 async def test_tenants_take_turns_within_a_rate(app: App, database: Database) -> None:
     order: list[str] = []
 

@@ -55,8 +55,8 @@ class FairLane:
     def __init__(self, priority: int, key: str | None) -> None:
         self.priority = priority
         self.key = key
-        self.fair_key, _, rate_key = (key or "").partition(LANE_SEPARATOR)
-        self.rate_key = rate_key or None
+        self.fair_key, separator, rate_key = (key or "").partition(LANE_SEPARATOR)
+        self.rate_key = rate_key if separator else None
         self.credit = 0
         self.is_active = self.is_new = self.is_woken = self.is_seen = False
         self.is_resting = False

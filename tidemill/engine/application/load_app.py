@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Set
+from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,9 @@ from typing import Any
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.core.user_traceback import user_line
+
+#: The place that is being imported.
+_loading: ContextVar[str | None] = ContextVar("tidemill_loading", default=None)
 
 
 def load_app(target: str) -> Any:
@@ -70,6 +74,18 @@ def load_module(place: str) -> ModuleType:
     return _execute(place, lambda: importlib.import_module(place))
 
 
+def refuse_while_loading() -> None:
+    """Raise a `ConfigError` in a program that would run here although it is only imported for what it declares.
+
+    A process that is started for the program's own work would do the same, and start another one.
+    """
+    if (place := _loading.get()) is not None:
+        raise ConfigError(
+            f"{place} runs its work while it is imported for its tasks: call what runs it under "
+            "`if __name__ == '__main__':`"
+        )
+
+
 def _by_its_package(module: ModuleType, path: Path, before: Set[str]) -> ModuleType:
     """The module as the modules that it imports have imported it: their tasks are declared on that one.
 
@@ -91,6 +107,7 @@ def _run(spec: Any, module: ModuleType) -> ModuleType:
 
 
 def _execute(place: str, load: Any) -> ModuleType:
+    outer = _loading.set(place)
     try:
         return load()
     except TidemillError as error:
@@ -104,3 +121,5 @@ def _execute(place: str, load: Any) -> ModuleType:
     except (Exception, SystemExit) as error:
         line = "" if isinstance(error, SyntaxError) else user_line(error)  # It says its line itself.
         raise ConfigError(f"{place} cannot be imported: {type(error).__name__}: {error}{line}") from error
+    finally:
+        _loading.reset(outer)

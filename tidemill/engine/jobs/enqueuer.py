@@ -113,7 +113,18 @@ class Enqueuer:
     async def _insert_chunk(self, connection: Executor, many: ManyJobs, chunk: slice) -> list[JobRef]:
         if many.alike:
             return await insert_alike(self._database, connection, many.first(), many.arguments[chunk], notify=True)
-        return await insert_jobs(self._database, connection, many.each(chunk), notify=True)
+        jobs = many.each(chunk)
+        if not any(job.keyed for job in jobs):
+            return await insert_jobs(self._database, connection, jobs, notify=True)
+        tries_left = _TRIES
+        while True:
+            tries_left -= 1
+            try:
+                async with connection.transaction():
+                    return await insert_jobs(self._database, connection, jobs, notify=True)
+            except asyncpg.DeadlockDetectedError:  # With a transaction that takes the same keys in another order.
+                if not tries_left:
+                    raise
 
     async def close(self) -> None:
         """Finish the calls in progress."""

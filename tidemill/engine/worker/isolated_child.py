@@ -69,7 +69,11 @@ def main(words: Sequence[str]) -> None:
         with speaking:
             mouth.write(encode(word) + b"\n")
 
-    app = load_app(words[0])
+    try:
+        app = load_app(words[0])
+    except ConfigError as error:
+        say(_word_of(error))
+        raise
     app.declarations.hash_stages()
     configure_logs(app.settings.log_level, app.settings.log_format)
     with ExitStack() as stack:

@@ -20,6 +20,7 @@ from tidemill.core.errors import ArgumentError, ConfigError
 from tidemill.core.jobs.job import FINAL_STATES, LIVE_STATES
 from tidemill.store.database import Database
 from tidemill.store.jobs.history.day_index import days_of
+from tidemill.store.jobs.read import IS_NOT_REPEATED
 from tidemill.store.large_values import shortened
 from tidemill.store.runs.claims import DAG_KIND
 from tidemill.store.runs.runs import LIVE_RUN_STATES, OWN_KEY
@@ -199,13 +200,16 @@ def page_of_jobs(
 def matches_of_jobs(
     wanted: JobFilter, *, live: Sequence[str], ended: Sequence[str], after: int, limit: int
 ) -> tuple[str, list[Any]]:
-    """The statement for the ids of jobs that an action applies to, oldest first, starting above an id."""
+    """The statement for the ids of jobs that an action applies to, oldest first, starting above an id.
+
+    One that has ended and has been repeated is not one of them: what became of it is said by the job that repeats it.
+    """
     where = _about_jobs(wanted.validate(), None)
     where.add("id > {}", after)
     values = [*where.values, limit]
     parts = [f"SELECT id FROM tidemill.job WHERE {where.sql} AND state IN ({_quoted(live)})"] if live else []
     past = f"SELECT id FROM tidemill.job_history WHERE {where.sql}{_later_days(wanted, where)}"
-    parts += [f"{past} AND state = '{state}'" for state in ended]
+    parts += [f"{past} AND state = '{state}' AND {IS_NOT_REPEATED}" for state in ended]
     each = [f"({part} ORDER BY id LIMIT ${len(values)})" for part in parts]
     return _together(each, f"ORDER BY id LIMIT ${len(values)}"), values
 

@@ -87,6 +87,13 @@ coalesce(origin ->> 'retry_of', origin ->> 'parent', 'b' || (origin ->> 'batch')
     AND origin::text NOT LIKE '{"by":"app %' AND origin::text NOT LIKE '{"by" : "SQL by %'
     AND origin::text LIKE ANY (ARRAY['%"parent"%', '%"retry_of"%', '%"batch"%', '%"run"%'])"""
 
+#: No other job repeats a finished one; it would not have ended before it.
+IS_NOT_REPEATED = f"""
+NOT EXISTS (SELECT FROM tidemill.job AS again WHERE {_FOLLOWS} AND origin ->> 'retry_of' IS NOT NULL)
+AND NOT EXISTS (SELECT FROM tidemill.job_history AS again WHERE {_FOLLOWS} AND origin ->> 'retry_of' IS NOT NULL
+                AND again.finished_at >= job_history.finished_at)
+""".replace("$1", "job_history.id::text")
+
 #: What a job or a step of a run started or a batch's end enqueued, and the jobs that repeat a job, oldest first.
 LIST_FOLLOWERS = f"""
 SELECT id::text, 'job' AS kind, task AS name, state, created_at FROM tidemill.job WHERE {_FOLLOWS}

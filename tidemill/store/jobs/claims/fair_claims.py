@@ -28,6 +28,7 @@ from tidemill.store.database import columns
 from tidemill.store.jobs.claims.claims import Claims, Turn, claim_statements, claimed_job
 
 PAGE = 500
+FIRST_CHARACTER = "\x01"  # PostgreSQL compares keys byte by byte, and has none with a NUL.
 LOOK_EVERY = 30.0
 FIRST_SHARE, LATER_SHARE, FRONT_SHARE = 0.2, 0.03, 0.1
 WALK_SHARE = 0.01  # of the time, if claims walk on: pages are read only if they would pass lanes more quickly than that
@@ -143,20 +144,20 @@ SELECT queue FROM unnest($1::text[]) AS queue WHERE EXISTS (
 
 _HEAD = """
     SELECT fair_key, due_at, id FROM tidemill.job
-    WHERE queue = $1 AND priority = p.priority AND fair_key > {after} AND state = 'ready' AND fair_key IS NOT NULL
+    WHERE queue = $1 AND priority = p.priority AND fair_key {after} AND state = 'ready' AND fair_key IS NOT NULL
       AND suspicions = 0 AND task <> ALL ($2::text[])
     ORDER BY fair_key, due_at, id LIMIT 1
 """
 
-#: The lanes of a queue after a priority and key, and the first job of each: highest priority first.
+#: The lanes of a queue from a priority and key on, and the first job of each: highest priority first.
 FIND_LANES = f"""
 SELECT p.priority, lane.fair_key, lane.due_at, lane.id,
        CASE WHEN lane.due_at > now() THEN extract(epoch FROM lane.due_at - now())::float8 END AS due_in
 FROM generate_series($3::int, 0, -1) AS p(priority) CROSS JOIN LATERAL (
     WITH RECURSIVE lane AS (
-        ({_HEAD.format(after="(CASE WHEN p.priority = $3 THEN $4::text ELSE '' END)")})
+        ({_HEAD.format(after=">= (CASE WHEN p.priority = $3 THEN $4::text ELSE '' END)")})
         UNION ALL
-        SELECT next.* FROM lane CROSS JOIN LATERAL ({_HEAD.format(after="lane.fair_key")}) AS next)
+        SELECT next.* FROM lane CROSS JOIN LATERAL ({_HEAD.format(after="> lane.fair_key")}) AS next)
     SELECT * FROM lane) AS lane
 LIMIT {PAGE}
 """
@@ -167,10 +168,15 @@ RETURN_TOKENS = "UPDATE tidemill.queue SET tokens = least(burst, tokens + $2) WH
 
 
 class _Scan:
-    """A walk over all lanes of a queue, page by page."""
+    """A walk over all lanes of a queue, page by page: the last one that it has passed."""
 
     def __init__(self) -> None:
         self.priority, self.key = 9, ""
+
+    @property
+    def next_key(self) -> str:
+        """The first key that may come next: an empty one, too, is one that a lane may have."""
+        return self.key and self.key + FIRST_CHARACTER
 
 
 class FairQueue:
@@ -390,7 +396,7 @@ class FairClaims:
         if queue.scan is None:
             queue.scan, queue.is_changed = _Scan(), False
         scan, lanes, began = queue.scan, queue.lanes, time.monotonic()
-        rows = await self._claims.fetch(FIND_LANES, name, list(unknown), scan.priority, scan.key)
+        rows = await self._claims.fetch(FIND_LANES, name, list(unknown), scan.priority, scan.next_key)
         now = time.monotonic()
         due: list[Any] = []
         for row in rows:

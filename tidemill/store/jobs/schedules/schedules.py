@@ -70,16 +70,18 @@ START_RENEWED = "UPDATE tidemill.schedule SET queue = $2, job = $3, run = $4 WHE
 #: Deletes a schedule that was made at run time.
 DELETE_SCHEDULE = "DELETE FROM tidemill.schedule WHERE name = $1 AND made_by IS NOT NULL RETURNING name"
 
-#: Whether the job or the run of the last fire is unfinished.
-IS_UNFINISHED = """
-SELECT EXISTS (SELECT FROM tidemill.job WHERE id = $1)
-    OR EXISTS (SELECT FROM tidemill.run WHERE id = $2 AND state IN ('running', 'needs_attention'))
+#: For how many seconds the job or the run of the last fire has been there; no row if it has ended.
+UNFINISHED_FOR = """
+SELECT extract(epoch FROM now() - created_at)::float8 FROM tidemill.job WHERE id = $1
+UNION ALL
+SELECT extract(epoch FROM now() - created_at)::float8 FROM tidemill.run
+WHERE id = $2 AND state IN ('running', 'needs_attention') LIMIT 1
 """
 
 #: Due schedules that no other scheduler holds.
 TAKE_DUE = f"""
 SELECT name, task, queue, spec, job, catchup, jitter, decided, run, overlap, last_job_id, last_run_id, waiting,
-       extract(epoch FROM now())::float8 AS now, extract(epoch FROM last_fire)::float8 AS last_fire
+       extract(epoch FROM now())::float8 AS now
 FROM tidemill.schedule WHERE {DOES_FIRE} AND least(next_fire, check_at) <= now()
 ORDER BY least(next_fire, check_at) LIMIT 100 FOR UPDATE SKIP LOCKED
 """
@@ -308,10 +310,11 @@ async def _fire(
     planned = plan(row, decode(row["spec"], Schedule))
     due = [WaitingFire(fire, "due" if now - fire <= GRACE else "catch-up") for fire in planned.fire]
     waiting = decode_waiting(row["waiting"])
-    is_unfinished = False
+    age: float | None = None
     if row["overlap"] != "allow" and (due or waiting):
         last = (row["last_job_id"], row["last_run_id"])
-        is_unfinished = bool(await connection.fetchval(database.sql(IS_UNFINISHED), *last))
+        age = await connection.fetchval(database.sql(UNFINISHED_FOR), *last)
+    is_unfinished = age is not None
     decided = decide_overlap(row["overlap"], waiting, due, is_unfinished=is_unfinished)
     if decided.cancels:
         await _cancel_last(Transaction(database, connection, f"schedule {name}"), row, cancel_run)
@@ -337,7 +340,7 @@ async def _fire(
         runs[-1] if runs else None,
         len(decided.skipped),
         encode_waiting(decided.waiting),
-        _next_check(now, row["last_fire"]) if decided.waiting else None,
+        _next_check(0.0 if decided.start else age or 0.0) if decided.waiting else None,
     )
     notes = [
         FireNote(each.fire, "started", each.reason, None, job.id if job else None, run)
@@ -355,9 +358,9 @@ async def _fire(
     return Fired(name, tuple(jobs), planned.missed, runs=tuple(runs), overlapped=len(decided.skipped))
 
 
-def _next_check(now: float, last_fire: float | None) -> float:
-    """In how many seconds to look again whether the previous one has ended: the longer it runs, the later."""
-    return min(LONGEST_CHECK, max(SHORTEST_CHECK, (now - (last_fire or now)) * CHECK_SHARE))
+def _next_check(age: float) -> float:
+    """In how many seconds to look again whether the previous one has ended: the older it is, the later."""
+    return min(LONGEST_CHECK, max(SHORTEST_CHECK, age * CHECK_SHARE))
 
 
 async def _cancel_last(tx: Transaction, row: asyncpg.Record, cancel_run: CancelRun | None) -> None:
