@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -61,3 +62,16 @@ async def test_a_handle_waits_as_long_as_a_text_says(app: App, what: str) -> Non
         await WAITS[what](shop, "20ms")
     with pytest.raises(ConfigError, match="timeout: 'soon' is not a length of time"):
         await WAITS[what](shop, "soon")
+
+
+@pytest.mark.parametrize("what", WAITS)
+@pytest.mark.parametrize("left", [-0.5, timedelta(seconds=-3)])
+async def test_a_handle_whose_time_was_over_before_it_waits_does_not_wait(app: App, what: str, left: Any) -> None:
+    with pytest.raises(TimeoutError):
+        await WAITS[what](Shop(app), left)
+
+
+@pytest.mark.parametrize("what", sorted(WAITS.keys() - {"a run of plain code"}))  # A thread cannot be cancelled.
+async def test_a_handle_waits_without_end_for_infinity(app: App, what: str) -> None:
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(WAITS[what](Shop(app), float("inf")), 0.2)

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from tidemill.core.encoding.sealing import hide_in_logs
-from tidemill.core.errors import ConfigError, PayloadError
+from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.core.jobs.job import DEFAULT_QUEUE, NewJob, Origin, check_name
 from tidemill.core.limits.size_limits import use_size_limits
 from tidemill.core.web.page import Page
@@ -248,13 +248,13 @@ class Declarations:
         ] + (self.pipelines.schedules() if self._workflow_folder() or self.uses("pipelines") else [])
 
     def renewed(self, work: Work) -> Work | None:
-        """What a schedule starts as it is declared now; None if it is not, or does not take its arguments any more."""
+        """What a schedule starts as it is declared now; None if it is not, or no longer takes its arguments."""
         try:
             if isinstance(work, NewJob):
                 task = self.tasks.get(work.task)
                 return None if task is None else task.new_job(bytes(work.args))
             return self.runs.renewed(work)
-        except PayloadError:
+        except TidemillError:
             return None
 
     def templates(self) -> list[WorkTemplate]:

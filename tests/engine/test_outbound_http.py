@@ -14,6 +14,7 @@ from tests.support.private_network import in_private_network
 from tests.support.receiver import receiver
 from tidemill.core.errors import ConfigError
 from tidemill.engine.outbound_http import (
+    HttpAnswer,
     OutboundHttpError,
     RefusedAddressError,
     allowing_hosts,
@@ -113,3 +114,11 @@ def test_an_answer_that_ends_too_early_is_an_error(sent: bytes) -> None:
         with pytest.raises(OutboundHttpError, match=f"ended its answer after {len(sent)} bytes, too early"):
             fetch("GET", url, timeout=60, stated=True)
         answering.join()
+
+
+@pytest.mark.parametrize("charset", ["idna", "punycode", "undefined", "hex", "no-such"])
+def test_an_answer_in_an_encoding_that_cannot_be_read_is_shown_as_far_as_it_is_utf_8(charset: str) -> None:
+    answer = HttpAnswer(
+        410, "gone \N{EURO SIGN}".encode() + b"\xff", headers={"content-type": f"a/b; charset={charset}"}
+    )
+    assert answer.text() == "gone \N{EURO SIGN}\N{REPLACEMENT CHARACTER}"

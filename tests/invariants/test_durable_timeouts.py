@@ -62,6 +62,21 @@ async def test_a_question_is_due_when_its_wait_or_its_run_ends(
         assert abs((asked.due_at - asked.asked_at) - timedelta(seconds=due)) < timedelta(seconds=10)
 
 
+@pytest.mark.parametrize(("timeout", "wait"), [(None, 3e11), (3e11, None)])
+async def test_a_timeout_beyond_the_last_date_is_the_last_date(
+    app: App, database: Database, timeout: float | None, wait: float | None
+) -> None:
+    app.workflow(Asking, timeout=timeout)
+    async with running_run_worker(app):
+        run = await app.start(Asking, wait=wait)
+        await eventually(lambda: value(database, "SELECT seq > 1 FROM tidemill.run"))
+        (asked,) = (await app.do(list_inputs, ListInputs())).items
+        assert asked.due_at is not None
+        assert asked.due_at.year == 9999
+        await run.send_event(HumanResponseEvent(text="yes"))
+        assert await run.result(timeout=120) == "yes"
+
+
 async def test_runs_in_memory_keep_the_defaults_of_llama_index() -> None:
     from tidemill.flows.definition.declared import declared
 

@@ -55,8 +55,16 @@ def parse_duration(value: Duration, *, what: str = "duration") -> float:
 
 
 def parse_timeout(value: Duration | None) -> float | None:
-    """Parse how long a handle waits into seconds; None waits as long as it takes."""
-    return None if value is None else parse_duration(value, what="timeout")
+    """Parse how long a handle waits into seconds; None, as infinity, waits as long as it takes.
+
+    Below zero is what is left of a time that is over: such a wait ends at once.
+    """
+    if value is None or value == math.inf:
+        return None
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, int | float) and -math.inf < seconds < 0:
+        return 0.0
+    return parse_duration(value, what="timeout")
 
 
 def parse_rate(value: str | int | float, *, what: str = "rate") -> float:

@@ -80,7 +80,7 @@ class HttpAnswer(msgspec.Struct, frozen=True):
         try:
             encoding = codecs.lookup(named[1] if named else default).name
             return self.body.decode("utf-8-sig" if encoding == "utf-8" else encoding, errors="replace")
-        except LookupError:
+        except (LookupError, UnicodeError):  # Some encodings of Python ignore `errors`.
             return self.body.decode(errors="replace")
 
 

@@ -35,6 +35,9 @@ def before(url: str) -> App:
     @app.task
     async def gone() -> None: ...
 
+    @app.task
+    async def label(text: str) -> None: ...
+
     class Article(Workflow):
         @step
         async def write(self, ev: Topic) -> StopEvent:
@@ -51,6 +54,9 @@ def after(url: str) -> App:
     @app.task(queue="new", priority=8, retry=3, tags=["renewed"], concurrency_key="{n}")
     async def note(n: int) -> int:
         return n
+
+    @app.task(fair_key="{text}")
+    async def label(text: str) -> None: ...
 
     class Article(Workflow):
         @step
@@ -115,3 +121,17 @@ async def test_the_check_of_a_deploy_knows_what_its_schedules_will_start(renewed
     found = await renewed.do(check_deploy, Nothing())
     broken = {each.name: each.change for each in found.schedules if each.breaks}
     assert broken.keys() == {"gone"}
+
+
+async def test_a_schedule_whose_arguments_make_no_key_of_the_new_code_stays_as_it_was(
+    renewed: App, database: Database
+) -> None:
+    old = before(str(database.settings.url))
+    async with old.running(queues=["none"]):
+        await old.do(put_schedule, PutSchedule(name="label", start="label", args={"text": "x" * 2000}, every="1h"))
+    await old.close()
+    async with renewed.running(queues=["none"]):
+        rows = await database.fetch("SELECT name, job FROM tidemill.schedule WHERE task IN ('label', 'note')")
+    jobs = {row["name"]: decode(row["job"]) for row in rows}
+    assert "fair_key" not in jobs["label"]
+    assert jobs["note"]["concurrency_key"] == "7", "the others are renewed"

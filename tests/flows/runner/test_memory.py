@@ -14,6 +14,7 @@ import structlog
 from tests.support import eventually
 from tidemill import App
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
+from tidemill.flows.simulate import simulate
 
 
 async def _sleep_for_ever() -> None:
@@ -111,3 +112,27 @@ async def test_a_durable_run_is_freed_without_the_garbage_collector_when_it_ends
         for _ in range(3):
             assert await (await app.start(Logging)) == "done"
         await eventually(lambda: [each() for each in begun] == [None, None, None])
+
+
+class Together(Workflow):
+    """Its tasks take turns."""
+
+    @step
+    async def wait(self, ctx: Context, ev: StartEvent) -> StopEvent:
+        async def one(n: int) -> int:
+            await ctx.sleep(1)
+            return n
+
+        return StopEvent(result=await asyncio.gather(one(1), one(2)))
+
+
+def count_loops() -> int:
+    gc.collect()
+    return sum(isinstance(each, asyncio.AbstractEventLoop) for each in gc.get_objects())
+
+
+def test_simulated_steps_of_several_tasks_keep_no_event_loop() -> None:
+    before = count_loops()
+    for seed in range(3):
+        assert simulate(Together(timeout=None), seed=seed).result() == [1, 2]
+    assert count_loops() <= before

@@ -10,6 +10,9 @@ from tidemill.core.codec import encode
 from tidemill.core.jobs.job import NewJob
 from tidemill.store.runs.log import NewStepLog
 
+#: A moment for the database, of seconds since 1970; one beyond the last date that Python knows is that date.
+MOMENT = "to_timestamp(CASE WHEN {0} > 253402300799 THEN 253402300799 ELSE {0} END)"
+
 
 class JobKeys(NamedTuple):
     """The keys by which a job shares a limit or a queue with others."""

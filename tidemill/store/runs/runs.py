@@ -13,7 +13,7 @@ from tidemill.core.jobs.job import check_key
 from tidemill.store.connection.caller_connection import Statements
 from tidemill.store.database import Database, columns
 from tidemill.store.runs.claims import LOAD_SNAPSHOTS, LOAD_TICKS
-from tidemill.store.runs.run_turn import NewRun
+from tidemill.store.runs.run_turn import MOMENT, NewRun
 from tidemill.store.runs.sealing import seal_run_tick
 from tidemill.store.transaction import Transaction
 
@@ -57,7 +57,7 @@ DELETE FROM tidemill.run WHERE id IN (SELECT id FROM old) RETURNING id
 """
 
 #: Stores a new run that begins after tick `$2` of another, asleep until its timers are set.
-FORK_RUN = """
+FORK_RUN = f"""
 WITH made AS (
     INSERT INTO tidemill.run (workflow, kind, version, input, seq, origin, forked_from, awake, priority)
     SELECT workflow, kind, $3, input, $2 + cardinality($5::json[]), $4, id, false, priority
@@ -71,14 +71,14 @@ more AS (
     SELECT made.id, $2 + e.ord, e.data FROM made, unnest($5::json[]) WITH ORDINALITY AS e(data, ord)),
 timers AS (
     INSERT INTO tidemill.inbox (run_id, timer, due_at)
-    SELECT made.id, w.timer, to_timestamp(w.due) FROM made, unnest($6::text[], $7::float8[]) AS w(timer, due))
+    SELECT made.id, w.timer, {MOMENT.format("w.due")} FROM made, unnest($6::text[], $7::float8[]) AS w(timer, due))
 SELECT id FROM made
 """
 
 #: The questions to people of a new run.
-ASK_AGAIN = """
+ASK_AGAIN = f"""
 INSERT INTO tidemill.run_input (run_id, node, prompt, schema, due_at)
-SELECT $1, q.node, q.prompt, q.schema, to_timestamp(q.due)
+SELECT $1, q.node, q.prompt, q.schema, {MOMENT.format("q.due")}
 FROM unnest($2::text[], $3::text[], $4::json[], $5::float8[]) AS q(node, prompt, schema, due)
 """
 

@@ -20,7 +20,7 @@ import msgspec
 from tidemill.store.database import Database, Executor, columns
 from tidemill.store.jobs.history.archive import NOTIFY_RUNS, archive_sql
 from tidemill.store.jobs.insert import ADMIT_THROTTLED, WAKE
-from tidemill.store.runs.run_turn import RunTurn, successor_json
+from tidemill.store.runs.run_turn import MOMENT, RunTurn, successor_json
 from tidemill.store.runs.sealing import seal_turns
 
 #: The reason for cancelling a job of a run that no longer needs it.
@@ -309,7 +309,7 @@ born AS (
             [(t.run_id, name, due) for t in turns for name, due in t.timers.items() if due is not None],
             ("bigint", "text", "float8"),
             "INSERT INTO tidemill.inbox (run_id, timer, due_at)"
-            " SELECT run_id, timer, to_timestamp(due) FROM {given} AS t(run_id, timer, due) WHERE {mine}"
+            f" SELECT run_id, timer, {MOMENT.format('due')} FROM {{given}} AS t(run_id, timer, due) WHERE {{mine}}"
             " ON CONFLICT (run_id, timer) WHERE timer IS NOT NULL DO UPDATE SET due_at = excluded.due_at",
         )
 
@@ -334,7 +334,7 @@ born AS (
             [(t.run_id, *ask) for t in turns for ask in t.asks],
             ("bigint", "text", "text", "json", "float8"),
             "INSERT INTO tidemill.run_input (run_id, node, prompt, schema, due_at)"
-            " SELECT run_id, node, prompt, schema, to_timestamp(due)"
+            f" SELECT run_id, node, prompt, schema, {MOMENT.format('due')}"
             " FROM {given} AS a(run_id, node, prompt, schema, due) WHERE {mine}"
             " ON CONFLICT (run_id, node) DO UPDATE SET prompt = excluded.prompt, due_at = excluded.due_at",
         )

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import heapq
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from contextvars import Context
@@ -129,12 +130,18 @@ class Deliveries:
     """The steps in an event loop that have something to hand out, and whether they are at rest."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
+        self._loop = weakref.ref(loop)  # It is the key under which this is known.
         self._ready = _ready_callbacks(loop)
         self._steps: dict[Turns, None] = {}
         self._is_due = False
         # Its own callbacks belong to no step.
         self._variables = Context()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        loop = self._loop()
+        assert loop is not None  # noqa: S101 - it runs the caller
+        return loop
 
     def is_at_rest(self, key: StepKey) -> bool:
         """Return whether no callback of a step is left to run; False if there are many callbacks to look through."""
