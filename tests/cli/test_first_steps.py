@@ -103,8 +103,10 @@ def test_a_failed_job_says_why_and_can_be_retried(folder: Path, up: Process) -> 
     assert f"to repeat job {failed.stdout.strip()}" in again["why"][0]
     refused = run(folder, "retry", "--tag", "bad")
     assert refused.returncode == 1
-    assert "this would retry 2 jobs: add --yes" in refused.stderr
+    assert "this would retry 1 job: add --yes" in refused.stderr, "the first of the two has been repeated"
     assert "enqueued again as" in ok(folder, "retry", "--tag", "bad", "--yes")
+    done = "no job to retry matches; those that have been repeated already do not count"
+    assert done in ok(folder, "retry", "--tag", "bad", "--state", "cancelled", "--yes")
 
 
 def living(folder: Path) -> list[dict[str, Any]]:

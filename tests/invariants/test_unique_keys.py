@@ -265,6 +265,26 @@ async def test_a_batch_with_the_same_key_twice_stores_it_once_and_answers_for_ea
     assert [row["id"] for row in rows] == sorted(ref.id for ref in refs if ref.created)
 
 
+async def test_a_job_without_a_key_is_stored_while_another_call_waits_for_its_key(
+    app: App, database_url: str, database: Database, task: Any
+) -> None:
+    await app.enqueue(task.call())
+    async with asyncpg_plain(database_url) as other:
+        holder = await other.enqueue(app, task, unique_key="k")
+        waiting = asyncio.create_task(app.enqueue(task.call(), unique_key="k"))
+        await eventually(
+            lambda: database.fetch(
+                "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            )
+        )
+        async with asyncio.timeout(20):
+            await asyncio.gather(*(app.enqueue(task.call(n=n)) for n in range(3)))
+        assert not waiting.done()
+        await other.commit()
+    refused = await waiting
+    assert (refused.id, refused.created) == (holder.id, False)
+
+
 @pytest.mark.parametrize("way", ["enqueue_many", "batch"])
 async def test_many_jobs_are_stored_although_a_transaction_takes_their_keys_in_another_order(
     app: App, database_url: str, database: Database, task: Any, way: str

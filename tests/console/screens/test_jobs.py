@@ -43,14 +43,15 @@ def test_failed_jobs_that_match_are_counted_first_and_then_retried(shop: Harbour
     page.get_by_role("button", name="failed", exact=True).click()
     page.get_by_label("Tag").fill("flaky")
     expect(page).to_have_url(re.compile(r"state=failed.*tag=flaky"))
-    before = len(shop.api("/jobs?state=failed&tag=flaky")["items"])
+    failed = shop.api("/jobs?state=failed&tag=flaky")["items"]
+    before = shop.api("/jobs/retry/preview", {"tag": "flaky"})["count"]  # Others have been repeated already.
     page.get_by_role("button", name="Retry all matching").click()
     dialog = page.get_by_role("dialog")
     expect(dialog.get_by_text(f"{before} jobs", exact=True)).to_be_visible()
     console.keep("jobs-bulk")
     dialog.get_by_role("button", name=f"Retry {before} jobs").click()
     expect(page.get_by_text(re.compile(r"\d+ new jobs? enqueued"))).to_be_visible()
-    wait_until(lambda: len(shop.api("/jobs?state=failed&tag=flaky")["items"]) == 2 * before, "all have failed again")
+    wait_until(lambda: len(shop.api("/jobs?state=failed&tag=flaky")["items"]) == len(failed) + before, "failed again")
 
 
 def test_a_failed_job_tells_why_and_is_run_again(shop: Harbour, console: Watched) -> None:

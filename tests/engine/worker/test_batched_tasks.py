@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from tests.support import running_worker
-from tidemill import App, Batch, JobFailedError
+from tidemill import App, Batch, JobFailedError, current_job
 from tidemill.core.errors import ConfigError, PayloadError
 
 
@@ -54,6 +54,20 @@ async def test_a_call_that_raises_is_split_until_the_guilty_job_is_found_and_tha
         assert [await job for job in jobs] == list(range(8))
         views = [await job.view() for job in jobs]
     assert [view.attempt for view in views] == [1, 1, 1, 1, 1, 2, 1, 1]
+
+
+async def test_a_call_for_many_jobs_has_no_transaction_that_would_commit_with_one_of_them(app: App) -> None:
+    @app.task(batch=Batch(3, "10ms"))
+    async def pay(orders: list[int]) -> list[int | Exception]:
+        async with current_job().transaction() as connection:
+            await connection.execute("SELECT 1")
+        return [order if order > 0 else ValueError("no such order") for order in orders]
+
+    jobs = await app.enqueue_many(pay.call(order) for order in (7, 8, -9))
+    async with running_worker(app):
+        views = [await app.wait(job) for job in jobs]
+    assert [view.state for view in views] == ["failed"] * 3
+    assert all("or batch=, has none" in (view.note or "") for view in views)
 
 
 async def test_what_is_wrong_is_said(app: App) -> None:

@@ -105,7 +105,8 @@ def _act(
             assert operation.preview is not None  # noqa: S101 - both operations have one
             found = await at.do(operation.preview, wanted)
             if not found.count:
-                out().print(f"no job to {verb} matches", style="dim")
+                others = "; those that have been repeated already do not count" if operation is retry_jobs else ""
+                out().print(f"no job to {verb} matches{others}", style="dim")
                 return 0
             if not (yes or agreed(f"{verb} {_jobs(found.count)}")):
                 return 1

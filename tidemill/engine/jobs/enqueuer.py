@@ -2,7 +2,7 @@
 
 A single call is one statement. While it runs, further calls wait and then share the next statement, so sixteen callers
 need a few round trips, not sixteen. Every caller still gets its own answer, and an error of one call is not raised in
-the others.
+the others. Jobs without keys never wait for a transaction that holds a key.
 """
 
 from __future__ import annotations
@@ -42,23 +42,12 @@ class Enqueuer:
     def __init__(self, database: Database) -> None:
         self._database = database
         self.notifier = Notifier(database)
-        self._waiting: list[tuple[NewJob, asyncio.Future[JobRef]]] = []
-        self._sender: asyncio.Task[None] | None = None
-        self._alone = False
-        self._connection: Connection | None = None
+        self._plain = _Sender(database, self.notifier)
+        self._keyed = _Sender(database, self.notifier)  # They may wait for a transaction that holds their key.
 
     async def put(self, job: NewJob) -> JobRef:
         """Store one job; returns when it is committed."""
-        if self._sender is None and not self._alone:
-            self._alone = True
-            try:
-                return (await self._store([job]))[0]
-            finally:
-                self._alone = False
-                self._send_waiting()
-        answer: asyncio.Future[JobRef] = asyncio.get_running_loop().create_future()
-        self._waiting.append((job, answer))
-        return await answer
+        return await (self._keyed if job.keyed else self._plain).put(job)
 
     async def put_many(self, many: ManyJobs) -> list[JobRef]:
         """Store all jobs or none, in one transaction."""
@@ -128,9 +117,43 @@ class Enqueuer:
 
     async def close(self) -> None:
         """Finish the calls in progress."""
+        for sender in (self._plain, self._keyed):
+            await sender.finish()
+        await self.notifier.close()
+        for sender in (self._plain, self._keyed):
+            await sender.close()
+
+
+class _Sender:
+    """Stores single jobs: those that come while a statement runs share the next one."""
+
+    def __init__(self, database: Database, notifier: Notifier) -> None:
+        self._database = database
+        self._notifier = notifier
+        self._waiting: list[tuple[NewJob, asyncio.Future[JobRef]]] = []
+        self._sender: asyncio.Task[None] | None = None
+        self._alone = False
+        self._connection: Connection | None = None
+
+    async def put(self, job: NewJob) -> JobRef:
+        """Store one job; returns when it is committed."""
+        if self._sender is None and not self._alone:
+            self._alone = True
+            try:
+                return (await self._store([job]))[0]
+            finally:
+                self._alone = False
+                self._send_waiting()
+        answer: asyncio.Future[JobRef] = asyncio.get_running_loop().create_future()
+        self._waiting.append((job, answer))
+        return await answer
+
+    async def finish(self) -> None:
+        """Finish the calls in progress."""
         if self._sender is not None:
             await self._sender
-        await self.notifier.close()
+
+    async def close(self) -> None:
         if self._connection is not None:
             await self._connection.close()
             self._connection = None
@@ -166,7 +189,7 @@ class Enqueuer:
             _give(answer, ref)
 
     async def _store(self, jobs: Sequence[NewJob]) -> list[JobRef]:
-        inside = self.notifier.may_notify_inside()
+        inside = self._notifier.may_notify_inside()
         for tries_left in reversed(range(_TRIES)):
             try:
                 refs = await self._insert(jobs, notify=inside)
@@ -180,9 +203,9 @@ class Enqueuer:
         if inside:
             # Jobs that are due later, or whose key was taken, have notified nothing.
             stored = [job for job, ref in zip(jobs, refs, strict=True) if ref.created]
-            self.notifier.notified_inside({wake_of(job) for job in stored if job.at is None and job.delay <= SOON})
+            self._notifier.notified_inside({wake_of(job) for job in stored if job.at is None and job.delay <= SOON})
         else:
-            self.notifier.notify_soon({wake_of(job) for job in jobs})
+            self._notifier.notify_soon({wake_of(job) for job in jobs})
         return refs
 
     async def _insert(self, jobs: Sequence[NewJob], *, notify: bool) -> list[JobRef]:

@@ -147,8 +147,8 @@ class RunningJob(msgspec.Struct, eq=False):
         if self.writes is None:
             if self.writes_factory is None:
                 raise ConfigError(
-                    "current_job().transaction() is for async tasks in a worker's own process: a plain function or a "
-                    "task with isolation='process' has none"
+                    "current_job().transaction() is for async tasks in a worker's own process: a plain function, or a "
+                    "task with isolation='process' or batch=, has none"
                 )
             self.writes = self.writes_factory()
         async with self.writes.block() as connection:

@@ -301,7 +301,7 @@ class JobRunner:
         job = RunningJob(claim.id, claim.attempt, claim.queue, claim.task, claim.origin)
         processes = self._processes(task, options)
         is_on_loop = task.is_async and processes is None
-        if is_on_loop:
+        if is_on_loop and task.batch is None:  # The results of a call for many jobs are stored one by one.
             job.writes_factory = self.open_writes
         slot = self.slots[claim.id] = Slot(claim, job, task.is_async or processes is not None, is_on_loop, processes)
         if task.batch is not None:
