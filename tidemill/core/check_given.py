@@ -32,7 +32,7 @@ def check_function(what: str, function: Any, *takes: str, plain: bool = True) ->
     try:
         signature.bind(*takes)
     except TypeError as error:
-        raise ConfigError(f"{what}: {name} is called with ({', '.join(takes)}): {error}") from None
+        raise ConfigError(f"{what}: {name} must take ({', '.join(takes)}): {error}") from None
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

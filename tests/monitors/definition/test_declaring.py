@@ -48,10 +48,10 @@ def declare(**options: Any) -> Monitor:
     ("options", "message"),
     [
         ({"fold": AsyncCount}, "fold AsyncCount: AsyncCount.on_event is async, and nothing would await it"),
-        ({"fold": ShortCount}, r"fold ShortCount: ShortCount.on_event is called with \(state, event\): too many"),
+        ({"fold": ShortCount}, r"fold ShortCount: ShortCount.on_event must take \(state, event\): too many"),
         ({"fold": AsyncTick}, "fold AsyncTick: AsyncTick.on_tick is async"),
         ({"entity": "machine"}, r"monitor machines: entity= takes a function, such as lambda event: .*not 'machine'"),
-        ({"entity": lambda: "x"}, r"monitor machines: entity=: .*<lambda> is called with \(event\): too many"),
+        ({"entity": lambda: "x"}, r"monitor machines: entity=: .*<lambda> must take \(event\): too many"),
         ({"triggers": ["hot"]}, "monitor machines: triggers= takes what sustained, momentary and absent return"),
     ],
 )
@@ -65,9 +65,9 @@ def test_a_monitor_whose_parts_cannot_be_called_is_refused(options: dict[str, An
     [
         (lambda: sustained("hot", when=is_hot), "trigger hot: when=: is_hot is async, and nothing would await it"),
         (lambda: sustained("hot", when=AsyncCall()), "trigger hot: when=: .* is async"),
-        (lambda: sustained("hot", when=lambda s: True), r"trigger hot: when=: .* is called with \(state, now\)"),  # pyright: ignore
+        (lambda: sustained("hot", when=lambda s: True), r"trigger hot: when=: .* must take \(state, now\)"),  # pyright: ignore
         (lambda: sustained("hot", when="hot"), "trigger hot: when= takes a function, such as lambda state, now"),  # pyright: ignore
-        (lambda: sustained("hot", when=lambda s, n: True, since=lambda s, n: 0.0), r"since=: .* called with \(state\)"),  # pyright: ignore
+        (lambda: sustained("hot", when=lambda s, n: True, since=lambda s, n: 0.0), r"since=: .* must take \(state\)"),  # pyright: ignore
         (lambda: absent("silent", after="5m", only_while=lambda s: True), r"only_while=: .* \(state, now\)"),  # pyright: ignore
         (lambda: momentary("big", of=lambda s: s.runs, when=lambda s, n: True), r"when=: .* \(occurrence\)"),  # pyright: ignore
     ],
