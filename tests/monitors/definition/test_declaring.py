@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tidemill.core.errors import ConfigError
-from tidemill.monitors import Monitor, absent, momentary, sustained
+from tidemill.monitors import Channel, Monitor, Notice, Slack, absent, momentary, sustained
 from tidemill.sources import LogSource
 
 
@@ -28,6 +28,18 @@ class ShortCount:
 
 class AsyncTick(Count):
     async def on_tick(self, state: Any, now: float) -> None: ...
+
+
+class Silent(Channel, frozen=True):
+    pass
+
+
+class Wrong(Channel, frozen=True):
+    def send(self) -> None: ...
+
+
+class Pager(Channel, frozen=True):
+    async def send(self, notice: Notice) -> None: ...
 
 
 class AsyncCall:
@@ -52,6 +64,12 @@ def declare(**options: Any) -> Monitor:
         ({"fold": AsyncTick}, "fold AsyncTick: AsyncTick.on_tick is async"),
         ({"entity": "machine"}, r"monitor machines: entity= takes a function, such as lambda event: .*not 'machine'"),
         ({"entity": lambda: "x"}, r"monitor machines: entity=: .*<lambda> must take \(event\): too many"),
+        ({"notify": ["ops@example.org"]}, r"monitor machines: notify= takes channels, such as Email\(.*not 'ops@"),
+        (
+            {"notify": [Silent()]},
+            "monitor machines: channel silent cannot be sent to: give it a method send",
+        ),
+        ({"notify": [Wrong()]}, r"monitor machines: channel wrong: Wrong\.send must take \(notice\)"),
         ({"triggers": ["hot"]}, "monitor machines: triggers= takes what sustained, momentary and absent return"),
     ],
 )
@@ -79,4 +97,5 @@ def test_a_trigger_whose_condition_cannot_be_called_is_refused(make: Callable[[]
 
 def test_functions_without_a_signature_and_names_of_fields_are_accepted() -> None:
     trigger = momentary("big", of=itemgetter("runs"), key="id", at="at", severity="warning", evidence=str)
-    assert declare(entity=str, fold=Count(), triggers=[trigger]).triggers == (trigger,)
+    notify = [Pager(), Slack(url="https://hooks.example.org/T0")]
+    assert declare(entity=str, fold=Count(), triggers=[trigger], notify=notify).triggers == (trigger,)
