@@ -63,6 +63,7 @@ from tidemill.store.runs.claims import free_runs
 from tidemill.streams.definition.stream import Stream
 from tidemill.testing.fakes import FakeChannel
 from tidemill.testing.matching import fields_and_state, includes, value_of
+from tidemill.testing.monitor_ticks import wait_for_ticks
 from tidemill.testing.names import find_fed, run_name, task_name, trigger_name
 from tidemill.testing.shifted_time import ShiftedTime
 
@@ -454,6 +455,7 @@ class TestKit:
         for database in list(self._apps.values())[:1]:
             await set_clock(database, self._time.shift + seconds)
         self._time.move(seconds)
+        await wait_for_ticks(self._running, self._monotonic)
         for database in self._apps.values():  # A scheduler may have read the clock before, and sleep from now on.
             await database.fetch(NOTIFY_SCHEDULES)
 
