@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,25 @@ def test_a_setting_that_does_not_exist_is_refused_with_the_ones_that_do(tmp_path
     (tmp_path / "pyproject.toml").write_text("[tool.tidemill]\ncolour = 'red'\n")
     with pytest.raises(ConfigError, match=r"pyproject.toml: \[tool.tidemill\] has an unknown setting 'colour'"):
         found(tmp_path)
+
+
+def test_a_misspelt_variable_of_the_environment_warns_and_others_do_not(tmp_path: Path) -> None:
+    message = "TIDEMILL_DATABSE_URL of the environment is no setting; did you mean TIDEMILL_DATABASE_URL"
+    with pytest.warns(RuntimeWarning, match=message):
+        assert found(tmp_path, TIDEMILL_DATABSE_URL="postgresql://h/d")["database_url"].value is None
+    others = (
+        "TOKEN",
+        "TEST_DATABASE_URL",
+        "SECRET_KEYS",
+        "SERVER",
+        "OIDC_ROLE",
+        "SOURCES",
+        "LISTEN_URL",
+        "DATABASE_URL",
+    )
+    environ = {"DATABSE_URL": "x", **{f"TIDEMILL_{name}": "postgresql://h/d" for name in others}}
+    with warnings.catch_warnings(action="error"):
+        find_settings({}, environ=environ, folder=tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"[tool.tidemill\n", b"\xff\xfe"])

@@ -38,7 +38,9 @@ def pyright(folder: Path) -> Reported:
 
 def mypy(folder: Path) -> Reported:
     command = ["mypy", "--strict", "--follow-imports=silent", "--python-executable", sys.executable]
-    done = run([*command, "--cache-dir", str(folder / ".cache"), "program.py", "mistakes.py", "new_app.py"], folder)
+    done = run(
+        [*command, "--cache-dir", str(folder / ".cache"), "program.py", "mistakes.py", "app.py", "test_app.py"], folder
+    )
     assert done.returncode in (0, 1), done.stdout + done.stderr
     found: Reported = {}
     for name, line in re.findall(r"^(\w+\.py):(\d+): error:", done.stdout, flags=re.M):
@@ -66,7 +68,8 @@ def reported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     folder = tmp_path_factory.mktemp("typing")
     for program in PROGRAMS.glob("*.py"):
         shutil.copy(program, folder)
-    shutil.copy(TEMPLATE / "app.py", folder / "new_app.py")
+    for name in ("app.py", "tests/test_app.py"):
+        shutil.copy(TEMPLATE / name, folder)
     return check(folder)
 
 
@@ -75,7 +78,7 @@ def test_a_program_without_mistakes_passes(reported: Reported) -> None:
 
 
 def test_the_application_that_new_makes_passes(reported: Reported) -> None:
-    assert reported.get("new_app.py", set()) == set()
+    assert reported.get("app.py", set()) | reported.get("test_app.py", set()) == set()
 
 
 def test_every_mistake_is_found_where_it_is(reported: Reported) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from tidemill import App
@@ -11,6 +15,8 @@ from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
 from tidemill.monitors import Hours, Monitor, Slack, absent, sustained
 from tidemill.ops.monitors.alerts import AckAlerts, ack_alerts
 from tidemill.sources import HttpSource
+from tidemill.sources.base import RecordPage
+from tidemill.sources.delivery import Delivery
 from tidemill.testing.kit import TestKit
 
 pytest_plugins = ["tidemill.testing.plugin"]
@@ -98,6 +104,41 @@ async def test_sleeps_and_timeouts_of_runs_pass_with_the_clock(tidemill: TestKit
         tidemill.started(Patient, state="running")
         tidemill.advance("2h")
         tidemill.started(Patient, state="timed_out")
+
+
+async def test_an_event_that_is_fed_after_the_clock_has_moved_is_not_of_a_tick_from_before(tidemill: TestKit) -> None:
+    reading, fed, lines = threading.Event(), threading.Event(), list[bytes]()
+
+    class SlowReader:
+        overlap = overlap_most = 0.0
+        idle = 0.01
+
+        async def pages(self, since: float | None, token: str | None, now: float) -> AsyncIterator[RecordPage]:
+            await asyncio.to_thread(hold_up)
+            offset = int(token or 0)
+            if len(lines) > offset:
+                yield RecordPage([Delivery(line, 0) for line in lines[offset:]], token=str(len(lines)))
+
+        async def close(self) -> None: ...
+
+    def hold_up() -> None:
+        if not fed.is_set():
+            reading.set()
+            fed.wait(0.5)
+
+    slow = App("slow doors")
+    triggers = [absent("silent", after="1h", hours=Hours("Mon-Sun 08:00-16:00"))]
+    slow.monitor(Monitor("slow", source=SlowReader(), entity=lambda e: e["door"], fold=Door, triggers=triggers))
+    tidemill.use(slow)
+    morning = tidemill.now().replace(hour=6, minute=0, second=0)
+    tidemill.advance((morning - tidemill.now()).total_seconds() % 86_400)
+    with tidemill.running():
+        assert await asyncio.to_thread(reading.wait, 30)
+        tidemill.advance("3h")
+        lines.append(msgspec.json.encode({"id": 1, "door": "gate", "open": True, "at": tidemill.now().timestamp()}))
+        fed.set()
+        tidemill.advance("2h")
+        tidemill.alerts("silent", entity="gate", within="10s")
 
 
 async def test_alerts_open_again_digests_close_and_hours_pass_with_the_clock(tidemill: TestKit) -> None:

@@ -93,3 +93,14 @@ def test_processes_are_not_killed_beside_roles_that_run_here(tidemill: TestKit) 
     tidemill.use(app)
     with tidemill.running(), pytest.raises(ConfigError, match="outside of running"):
         tidemill.simulate()
+
+
+def test_a_condition_that_would_have_to_be_awaited_is_refused(tidemill: TestKit) -> None:
+    async def is_over() -> bool:
+        return False
+
+    tidemill.use(app)
+    with pytest.raises(ConfigError, match="a condition is plain code, and this one is async: it would always be true"):
+        tidemill.run_until(is_over)  # pyright: ignore[reportUnusedCoroutine]
+    with pytest.raises(ConfigError, match="a condition is plain code"):
+        tidemill.simulate(until=is_over)

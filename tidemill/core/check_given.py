@@ -18,8 +18,8 @@ def check_kind(what: str, given: object, kind: type | tuple[type, ...], meant: s
         raise ConfigError(f"{what} takes {meant}, and not {given!r:.100}")
 
 
-def check_function(what: str, function: Any, *takes: str, plain: bool = True) -> None:
-    """Raise a `ConfigError` unless a function takes these arguments by position; `plain` refuses async functions."""
+def check_function(what: str, function: Any, *takes: str, plain: bool = True) -> Any:
+    """The function, or a `ConfigError` unless it takes these arguments by position; `plain` refuses async functions."""
     if not callable(function):
         raise ConfigError(f"{what} takes a function, such as lambda {', '.join(takes)}: ..., and not {function!r:.100}")
     name = getattr(function, "__qualname__", None) or repr(function)
@@ -28,11 +28,12 @@ def check_function(what: str, function: Any, *takes: str, plain: bool = True) ->
     try:
         signature = inspect.signature(function)
     except (ValueError, TypeError):  # Some built-in functions have none.
-        return
+        return function
     try:
         signature.bind(*takes)
     except TypeError as error:
-        raise ConfigError(f"{what}: {name} is called with ({', '.join(takes)}): {error}") from None
+        raise ConfigError(f"{what}: {name} must take ({', '.join(takes)}): {error}") from None
+    return function
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

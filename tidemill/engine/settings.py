@@ -5,10 +5,12 @@ Every value remembers where it came from; `tidemill config` shows it.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import os
 import re
 import tomllib
+import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_type_hints
@@ -221,6 +223,7 @@ def find_settings(
         if name.replace("-", "_") not in known:
             hint = did_you_mean(name.replace("-", "_"), known)
             raise ConfigError(f"{file}: [tool.tidemill] has an unknown setting {name!r}{hint}")
+    _warn_of_misspelt(environ, known)
     found = []
     for name, default in known.items():
         variable = f"TIDEMILL_{name.upper()}"
@@ -234,6 +237,17 @@ def find_settings(
         else:
             found.append(ResolvedSetting(name, default, "default"))
     return found
+
+
+def _warn_of_misspelt(environ: Iterable[str], known: Collection[str]) -> None:
+    """Warn of variables that are nearly a setting: without it, a process would work on the embedded database."""
+    for variable in environ:
+        name = variable.removeprefix("TIDEMILL_").lower()
+        if name in known or not variable.startswith("TIDEMILL_"):
+            continue
+        if close := difflib.get_close_matches(name, known, 1, cutoff=0.9):
+            meant = f"did you mean TIDEMILL_{close[0].upper()}?"
+            warnings.warn(f"{variable} of the environment is no setting; {meant}", RuntimeWarning, stacklevel=2)
 
 
 def check_names(arguments: Iterable[str], known: Collection[str] = SettingOptions.__annotations__) -> None:

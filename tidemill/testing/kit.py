@@ -23,6 +23,7 @@ import time
 import warnings
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -61,7 +62,8 @@ from tidemill.store.migrate import migrate
 from tidemill.store.runs.claims import free_runs
 from tidemill.streams.definition.stream import Stream
 from tidemill.testing.fakes import FakeChannel
-from tidemill.testing.matching import fields_and_state, includes
+from tidemill.testing.matching import fields_and_state, includes, value_of
+from tidemill.testing.monitor_ticks import wait_for_ticks
 from tidemill.testing.names import find_fed, run_name, task_name, trigger_name
 from tidemill.testing.shifted_time import ShiftedTime
 
@@ -198,7 +200,7 @@ class TestKit:
         if chosen in self._running:
             raise ConfigError("simulate() runs the roles in other processes: call it outside of running()")
         end = self._monotonic() + parse_duration(timeout, what="timeout")
-        has_ended = until or (lambda: self._bridge.call(self._is_idle(chosen)))
+        has_ended = partial(value_of, until or (lambda: self._bridge.call(self._is_idle(chosen))))
         for _ in range(crashes):
             process = self._fork(chosen, draw.randint(1, MOST_STATEMENTS))
             latest = min(end, self._monotonic() + LONGEST_PROCESS)
@@ -224,7 +226,7 @@ class TestKit:
     def run_until(self, condition: Callable[[], T], *, timeout: Duration = "30s") -> T:
         """The first true value of a condition, while the roles run; fails with its last value."""
         end = self._monotonic() + parse_duration(timeout, what="timeout")
-        while not (value := condition()):
+        while not (value := value_of(condition)):
             if self._monotonic() > end:
                 raise AssertionError(f"not within {timeout}: the condition is still {value!r}")
             time.sleep(POLL_SECONDS)
@@ -453,6 +455,7 @@ class TestKit:
         for database in list(self._apps.values())[:1]:
             await set_clock(database, self._time.shift + seconds)
         self._time.move(seconds)
+        await wait_for_ticks(self._running, self._monotonic)
         for database in self._apps.values():  # A scheduler may have read the clock before, and sleep from now on.
             await database.fetch(NOTIFY_SCHEDULES)
 

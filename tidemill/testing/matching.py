@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
+from tidemill.core.errors import ConfigError
 from tidemill.ops.runs.runs import Run
+
+T = TypeVar("T")
 
 
 def includes(whole: Any, part: Mapping[str, Any]) -> bool:
     """Whether a mapping has these values; others are left open."""
     values = _mapping(whole)
     return all(key in values and values[key] == value for key, value in part.items())
+
+
+def value_of(condition: Callable[[], T]) -> T:
+    """The present value of a test's condition; a coroutine would be true whatever it returns."""
+    value = condition()
+    if inspect.iscoroutine(value):
+        value.close()
+        raise ConfigError(
+            "a condition is plain code, and this one is async: it would always be true; ask with plain calls, such as "
+            "tidemill.started(...) or a `_sync` function"
+        )
+    return value
 
 
 def fields_and_state(run: Run) -> Mapping[str, Any]:

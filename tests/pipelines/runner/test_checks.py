@@ -65,6 +65,17 @@ async def test_good_results_pass_and_empty_ones_where_they_are_allowed(tmp_path:
     assert set(tree(tmp_path)) == {"in/a.txt", "a/a.json", "b/a.txt"}
 
 
+async def has_an_end(text: str) -> bool:
+    return False
+
+
+def test_a_check_that_would_pass_everything_or_cannot_be_called_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"stage of 'out/\{id\}': check=: has_an_end is async, and nothing would"):
+        Pipeline("p").stage(input="in/{id}", output="out/{id}", check=has_an_end)
+    with pytest.raises(ConfigError, match=r"check=: .*<lambda> must take \(result\)"):
+        Pipeline("p").stage(input="in/{id}", output="out/{id}", check=lambda entity, text: True)  # pyright: ignore
+
+
 def test_a_schema_that_is_none_is_an_error() -> None:
     from tidemill.pipelines.runner.build import StageCaller
 

@@ -185,7 +185,7 @@ def test_live_requests_of_other_machines_are_wanted_in_so_many_words(address: st
 
 
 def test_a_task_that_cannot_take_a_message_is_refused_when_its_plan_is_defined() -> None:
-    with pytest.raises(ConfigError, match=r"plan Wrong: .*Wrong\.go is called with \(message\): too many positional"):
+    with pytest.raises(ConfigError, match=r"plan Wrong: .*Wrong\.go must take \(message\): too many positional"):
 
         class Wrong(Plan, eligibility="a"):
             @task

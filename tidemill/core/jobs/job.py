@@ -276,5 +276,6 @@ def check_key(what: str, key: object) -> str:
 def check_name(what: str, name: str) -> str:
     """Return the name of a queue or task if it is short, printable and stripped; else raise a `ConfigError`."""
     if not isinstance(name, str) or not 0 < len(name) <= 200 or name != name.strip() or not name.isprintable():
-        raise ConfigError(f"{name!r:.99} is not a {what} name: use 1 to 200 printable characters, no space at the ends")
+        kind = f"an {what}" if what.startswith("a") else f"a {what}"
+        raise ConfigError(f"{name!r:.99} is not {kind} name: use 1 to 200 printable characters, no space at the ends")
     return name

@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from tidemill.core.check_given import check_function
 from tidemill.core.duration import Duration, format_duration, parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.core.jobs.job import check_name
@@ -221,6 +222,16 @@ class Notice(msgspec.Struct, frozen=True):
 def named(channels: Iterable[Channel]) -> dict[str, Channel]:
     """Channels by their names in stored notices."""
     return {channel_name(channel): channel for channel in channels}
+
+
+def check_channel(where: str, channel: Channel) -> None:
+    """Raise a `ConfigError` for a channel of a program's own that could not be sent to."""
+    if isinstance(channel, Webhook | Slack | PagerDuty | Email | Command):
+        return
+    what = f"{where}: channel {channel_name(channel)}"
+    if (send := getattr(channel, "send", None)) is None:
+        raise ConfigError(f"{what} cannot be sent to: give it a method send(self, notice)")
+    check_function(what, send, "notice", plain=False)
 
 
 def channel_name(channel: Channel) -> str:

@@ -31,6 +31,8 @@ class Monitors(dict[str, Monitor]):
         self._lifespan = lifespan or Lifespan()
         self._tasks = tasks
         self._reach = reach
+        self.runner_here: MonitorRunner | None = None
+        """What has followed them last in this process."""
 
     def declare(self, monitor: Monitor) -> Monitor:
         """Add a monitor. The first one with channels adds the task that sends notices."""
@@ -61,6 +63,7 @@ class Monitors(dict[str, Monitor]):
             **options,
         )
         role.lifespan = self._lifespan
+        self.runner_here = role.work
         return role
 
     def require(self, name: str | None) -> Monitor:

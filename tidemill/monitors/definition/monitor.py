@@ -23,7 +23,7 @@ from tidemill.core.jobs.job import check_name
 from tidemill.core.limits.memory_size import parse_memory
 from tidemill.engine.application.lifespan import Lifespan
 from tidemill.engine.application.middleware import surrounded
-from tidemill.monitors.definition.channels import Channel, channel_name
+from tidemill.monitors.definition.channels import Channel, channel_name, check_channel
 from tidemill.monitors.definition.event import Event
 from tidemill.monitors.definition.triggers import Momentary, Trigger
 from tidemill.monitors.reducer.state import AttributeDict, read_state
@@ -169,6 +169,9 @@ class Monitor:
         self.keep = parse_duration(keep, what="keep")
         self.memory = parse_memory(memory, what="memory")
         self.notify = tuple(notify)
+        for channel in self.notify:
+            check_kind(f"monitor {name}: notify=", channel, Channel, "channels, such as Email(to=..., sender=...)")
+            check_channel(f"monitor {name}", channel)
         _check_names(name, "trigger", [trigger.name for trigger in self.triggers])
         _check_names(name, "channel", [channel_name(channel) for channel in self.notify])
 

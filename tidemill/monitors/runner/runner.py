@@ -96,7 +96,7 @@ class MonitorDriver:
         self._source_lock = source_lock or asyncio.Lock()
         self.wakeup = asyncio.Event()
         self.timings: dict[str, float] = {}
-        self.ticks = 0
+        self.ticks, self.is_ticking = 0, False
         self._database = database
         self._clock = clock
         self._heartbeat = heartbeat
@@ -146,7 +146,7 @@ class MonitorDriver:
     async def run(self) -> None:
         """Tick until stopped; failures of the source, the database and user code do not end it."""
         while not self._stopping:
-            began = time.monotonic()
+            began, self.is_ticking = time.monotonic(), True
             try:
                 pause = await self.one_tick() if self._may_run() else await self._rest()
             except LeaseLostError as error:
@@ -163,6 +163,7 @@ class MonitorDriver:
                 else:
                     pause = await self._tick_failed(error)
             self._reached("sleep")
+            self.is_ticking = False
             # Counted from the start of the tick, so that work does not make polls rarer.
             await self._sleep(max(0.0, pause - (time.monotonic() - began)))
         await claim_shards(self._database, self.monitor.name, self._owner, [])

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
+from tidemill.core.check_given import check_function
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.core.jobs.job import DEFAULT_PRIORITY, check_name
@@ -297,7 +298,7 @@ class Pipeline:
         defaults = self.defaults
         options = StageOptions(
             min_size=min_size,
-            check=check,
+            check=None if check is None else check_function(f"stage of {output!r}: check=", check, "result"),
             schema=None if schema is None else dict(schema),
             max_concurrency=1 if max_concurrency is None and concurrency_key is not None else max_concurrency,
             queue=queue,
