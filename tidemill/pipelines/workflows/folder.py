@@ -12,6 +12,7 @@ in subfolders count too; dags, hidden files and symlinks are skipped.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -103,7 +104,7 @@ class WorkflowFolder:
                 folders.clear()
             for name in sorted(names):
                 file = Path(place) / name
-                if name.endswith(".json") and not name.startswith(".") and not file.is_symlink():
+                if name.endswith(".json") and not name.startswith(".") and _is_own_file(file):
                     count += 1
                     if count > MOST_FILES:
                         return
@@ -174,6 +175,14 @@ def _check_names(what: str, names: Iterable[str], own: Collection[str]) -> None:
                 "give this one another name, or take it out of the program"
             )
         seen.add(name)
+
+
+def _is_own_file(file: Path) -> bool:
+    """Whether this is a regular file: no link, and no pipe, whose reader would wait for a writer."""
+    try:
+        return stat.S_ISREG(file.lstat().st_mode)
+    except OSError:
+        return False
 
 
 def _signature(file: Path) -> Signature:
