@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.support.pipelines import put
@@ -86,3 +87,18 @@ def test_what_is_no_file_is_not_read_and_keeps_nothing_waiting(tmp_path: Path) -
     assert set(read_folder(tmp_path).pipelines) == {"a"}
     (tmp_path / "link.json").unlink()
     assert [each.name for each in load_workflow(tmp_path).pipelines] == ["a"]
+
+
+def test_a_file_name_and_a_text_that_are_no_utf8_are_told_and_can_be_sent(tmp_path: Path) -> None:
+    with open(os.fsencode(tmp_path) + b"/caf\xe9.json", "w") as file:
+        file.write(HOOK)
+    put(
+        tmp_path,
+        {"half.json": HOOK.replace('"x": 1', '\n"x": "\\ud83d"'), "whole.json": HOOK.replace("1", '"\\ud83d\\ude80"')},
+    )
+    folder = WorkflowFolder(tmp_path)
+    folder.refresh()
+    assert set(folder.triggers) == {"whole"}
+    assert set(folder.errors) == {"caf\\udce9.json", "half.json"}
+    assert "half.json, line 2: this text has half of a surrogate pair" in folder.errors["half.json"]
+    msgspec.json.encode(folder.errors)

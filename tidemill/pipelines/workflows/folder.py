@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from tidemill.core.codec import storable
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.pipelines.definition.pipeline import Pipeline, check_order
 from tidemill.pipelines.workflows.load import load_data, read_file
@@ -55,12 +56,12 @@ class WorkflowFolder:
     @property
     def errors(self) -> dict[str, str]:
         """Errors by file name."""
-        return {name: filed.error for name, filed in self._files.items() if filed.error is not None}
+        return {storable(name): storable(filed.error) for name, filed in self._files.items() if filed.error is not None}
 
     def errors_of(self, pipeline: str) -> list[str]:
         """The errors of the file that declares this pipeline."""
         return [
-            filed.error
+            storable(filed.error)
             for filed in self._files.values()
             if filed.error is not None and any(each.name == pipeline for each in filed.loaded.pipelines)
         ]
@@ -68,7 +69,7 @@ class WorkflowFolder:
     @property
     def notes(self) -> list[str]:
         """Fields of the files that are unknown and have no effect."""
-        return [note for filed in self._files.values() for note in filed.loaded.notes]
+        return [storable(note) for filed in self._files.values() for note in filed.loaded.notes]
 
     def refresh(self) -> bool:
         """Re-read changed files; returns whether something has changed."""
