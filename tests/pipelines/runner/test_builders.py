@@ -16,7 +16,7 @@ from tests.support import eventually, value
 from tests.support.cli import TIDEMILL, environment
 from tests.support.pipelines import put, tree, update
 from tidemill import App
-from tidemill.pipelines import Pipeline
+from tidemill.pipelines import Pipeline, update_pipeline
 from tidemill.pipelines.runner import driver
 from tidemill.pipelines.runner.driver import Driver
 from tidemill.store.database import Database
@@ -198,6 +198,45 @@ async def test_what_another_builder_wrote_is_never_taken_for_an_edit(tmp_path: P
     rows = await database.fetch("SELECT reason, count(*) AS n FROM tidemill.state_build GROUP BY 1")
     assert [tuple(row) for row in rows] == [("it is missing", 20)]
     assert late.pipeline_view.plan().steps == []
+
+
+CUT = """
+CREATE SEQUENCE cuts;
+CREATE FUNCTION cut() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF nextval('cuts') IN (1, 4) THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER cut AFTER {change} ON tidemill.{table} FOR EACH STATEMENT EXECUTE FUNCTION cut();
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "table"),
+    [("INSERT", "state_build"), ("UPDATE", "state"), ("INSERT", "state_building"), ("INSERT", "state_failure")],
+)
+async def test_once_goes_on_when_a_connection_is_lost_in_the_middle(
+    change: str, table: str, tmp_path: Path, database: Database
+) -> None:
+    pipeline = Pipeline("p", root=tmp_path)
+
+    @pipeline.stage(input="in/{id}.txt", output="one/{id}.txt")
+    def first(entity: Any, text: str) -> str:
+        return text.upper()
+
+    @pipeline.stage(input="one/{id}.txt", output="two/{id}.txt")
+    async def second(entity: Any, text: str) -> str:
+        if entity.id == "n7":
+            raise ValueError("seven")
+        return text * 2
+
+    put(tmp_path, {f"in/n{n}.txt": f"n{n}" for n in range(30)})
+    await database.run(lambda connection: connection.execute(CUT.format(change=change, table=table)))
+    plan = await update_pipeline(pipeline, database)
+    assert [step.entity for step in plan.steps] == ["n7"]
+    assert len(list((tmp_path / "two").glob("*.txt"))) == 29
+    built = "SELECT count(*) FROM tidemill.state_build WHERE outcome IN ('built', 'finished')"
+    assert await value(database, built) == 59
+    assert not list(tmp_path.rglob(".tidemill-*"))
 
 
 async def test_a_builder_leases_no_more_than_it_can_commit_soon(tmp_path: Path, database: Database) -> None:

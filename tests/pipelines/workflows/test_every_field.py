@@ -159,6 +159,35 @@ def test_a_node_of_any_name_is_named_with_its_line(name: str, tmp_path: Path) ->
         load_workflow(file)
 
 
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"name": "two\nlines"}, "name"),
+        ({"name": "x" * 195}, "name"),
+        ({"name": "ends in a space "}, "name"),
+        ({"concurrencyGroup": "{day}"}, "nodes[0].agentConfig.concurrencyGroup"),
+        ({"concurrencyGroup": "x" * 2000}, "nodes[0].agentConfig.concurrencyGroup"),
+    ],
+)
+def test_a_name_of_which_there_can_be_no_task_is_refused(change: dict[str, str], place: str, tmp_path: Path) -> None:
+    timer = node("scheduled", interval="1h")
+    data = flow({**timer, "agentConfig": change}) if "concurrencyGroup" in change else flow(timer, **change)
+    assert [str(each).partition(": ")[0] for each in find_problems(data, "f")] == [place]
+    (tmp_path / "wrong.json").write_text(json.dumps(data))
+    (tmp_path / "right.json").write_text(json.dumps(flow(timer)))
+    folder = WorkflowFolder(tmp_path)
+    folder.refresh()
+    assert set(folder.triggers) == {"right"}
+    assert set(folder.errors) == {"wrong.json"}
+
+
+def test_the_names_of_a_pipeline_and_of_its_stage_fit_into_that_of_a_task() -> None:
+    data = {**STAGES, "name": "p" * 150, "stages": [STAGES["stages"][0], {**STAGES["stages"][1], "id": "s" * 40}]}
+    assert find_problems(data, "f") == []
+    data["stages"][1]["id"] = "s" * 60
+    assert [each.place for each in find_problems(data, "f")] == [("name",)]
+
+
 def test_an_interval_in_a_file_may_be_any_sensible_number() -> None:
     for interval in (1, 60, 1.5, "30"):
         assert find_problems({**STAGES, "scanInterval": interval}, "f") == []

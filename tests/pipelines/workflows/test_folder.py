@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.support.pipelines import put
 from tidemill.core.errors import ConfigError
 from tidemill.pipelines import Pipeline
 from tidemill.pipelines.workflows.folder import WorkflowFolder, read_folder
-from tidemill.pipelines.workflows.load import Loaded
+from tidemill.pipelines.workflows.load import Loaded, load_workflow
 
 
 def flow(name: str, output: str | None = None) -> str:
@@ -75,3 +77,28 @@ def test_what_the_program_declares_counts_and_a_folder_that_is_away_has_lost_not
     assert set(folder.pipelines) == {"a"}
     with pytest.raises(ConfigError, match="there is no workflow file or folder"):
         read_folder(tmp_path / "w")
+
+
+def test_what_is_no_file_is_not_read_and_keeps_nothing_waiting(tmp_path: Path) -> None:
+    put(tmp_path, {"a.json": flow("a")})
+    os.mkfifo(tmp_path / "pipe.json")  # Whoever opens it waits for a writer.
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "link.json").symlink_to("a.json")
+    assert set(read_folder(tmp_path).pipelines) == {"a"}
+    (tmp_path / "link.json").unlink()
+    assert [each.name for each in load_workflow(tmp_path).pipelines] == ["a"]
+
+
+def test_a_file_name_and_a_text_that_are_no_utf8_are_told_and_can_be_sent(tmp_path: Path) -> None:
+    with open(os.fsencode(tmp_path) + b"/caf\xe9.json", "w") as file:
+        file.write(HOOK)
+    put(
+        tmp_path,
+        {"half.json": HOOK.replace('"x": 1', '\n"x": "\\ud83d"'), "whole.json": HOOK.replace("1", '"\\ud83d\\ude80"')},
+    )
+    folder = WorkflowFolder(tmp_path)
+    folder.refresh()
+    assert set(folder.triggers) == {"whole"}
+    assert set(folder.errors) == {"caf\\udce9.json", "half.json"}
+    assert "half.json, line 2: this text has half of a surrogate pair" in folder.errors["half.json"]
+    msgspec.json.encode(folder.errors)

@@ -21,9 +21,10 @@ from tests.support.receiver import Request
 from tests.support.workflow_runs import asked, chain, keep_credentials, node, run, run_file, staged
 from tidemill.core.errors import ConfigError
 from tidemill.engine.secrets.environment import allow_env
-from tidemill.pipelines.workflows import parse_workflow
+from tidemill.pipelines.workflows import graph, parse_workflow
 from tidemill.pipelines.workflows.llm import ModelCallError, ask
 from tidemill.pipelines.workflows.node_types.commands import run_command
+from tidemill.pipelines.workflows.nodes import NodeError
 from tidemill.store.database import Database
 
 LINES = "({lines: $.day.content.split('\\n').length, at: $.day.path})"
@@ -418,6 +419,21 @@ def test_the_items_of_a_hardwired_node_may_be_json_that_an_expression_writes() -
             node("name", "transform", expression="$.each.name"),
         )
     assert made["name"] == [{"result": "ebb {{1 + 1}}"}, {"result": "flow"}]
+
+
+def test_items_that_double_at_each_branch_end_in_an_error_and_not_in_all_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(graph, "MOST_OUTPUTS", 5_000)
+    nodes, links, last = [node("items", "hardwired", json="[1, 2]")], [], "items"
+    for at in range(20):
+        left, right, both = (f"{name}{at}" for name in ("left", "right", "both"))
+        nodes += [node(each, "set", v="1") for each in (left, right, both)]
+        links += [(last, left), (last, right), (left, both), (right, both)]
+        last = both
+    ends = [{"sourceNodeId": one, "targetNodeId": two} for one, two in links]
+    with pytest.raises(NodeError, match=r"node 'both\d+': more than \d+ items reach it, with \d+ outputs each"):
+        run_file({"nodes": nodes, "connections": ends})
 
 
 def test_a_connection_that_is_there_twice_passes_its_items_once() -> None:

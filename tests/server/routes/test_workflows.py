@@ -6,6 +6,7 @@ import ast
 import asyncio
 import inspect
 import json
+import os
 import stat
 import textwrap
 from collections.abc import Iterator
@@ -380,6 +381,19 @@ def test_a_file_that_cannot_work_is_saved_only_if_the_caller_says_so(place: Plac
     assert (place.folder / "broken.yaml").read_text() == broken
     listed = {each["path"]: each for each in (place.ask("GET", "/workflow-files", role="viewer")).json()["items"]}
     assert (listed["broken.yaml"]["errors"], listed["broken.yaml"]["form"]) == (1, "dag")
+
+
+def test_a_file_with_a_name_that_cannot_be_opened_is_listed_with_the_others(place: Place) -> None:
+    names = {b"caf\xe9.json": "caf\\udce9.json", b"two\nlines.json": "two\nlines.json"}
+    files = [Path(os.fsdecode(os.fsencode(place.folder) + b"/" + name)) for name in names]
+    for file in (*files, place.folder / "openable.json"):
+        file.write_text("{}")
+    listed = {each["path"]: each["trouble"] for each in place.ask("GET", "/workflow-files").json()["items"]}
+    for shown in names.values():
+        assert "is not the name of a file in the folder" in listed[shown]
+    assert listed["openable.json"] is None
+    for file in files:
+        file.unlink()
 
 
 def test_a_dry_run_tells_what_would_be_built_and_builds_nothing(place: Place, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ from tidemill.ops.pipelines.plan import ListBuilds, PlanPipeline, PlanReport, li
 from tidemill.ops.pipelines.states import MOST_SHOWN, GetContent, get_content, list_earlier_contents
 from tidemill.pipelines.definition.load_target import PipelineTarget, is_workflow, load_target
 from tidemill.pipelines.definition.pipeline import Pipeline as DeclaredPipeline, check_order
-from tidemill.pipelines.runner.driver import Driver, run_once
+from tidemill.pipelines.runner.driver import bring_up_to_date
 from tidemill.pipelines.runner.runner import PipelineRunner, pipeline_role
 from tidemill.pipelines.view.state_details import Build
 from tidemill.pipelines.workflows import TriggerWorkflow, load_workflow
@@ -308,12 +308,11 @@ async def _run_once(target: PipelineTarget, name: str | None, approve: bool, con
         grant_access(settings, database)
         for pipeline in _in_order(target.choose(name)):
             began = time.monotonic()
-            driver = Driver(database, pipeline)
             if approve:
                 async with transaction(database, by=operator()) as tx:
-                    for stage in driver.pipeline_view.order:
+                    for stage in pipeline.stages.values():
                         await set_approved(tx, pipeline.name, stage.name, stage.code.total, seconds=APPROVED_FOR)
-            found = await run_once(driver)
+            driver, found = await bring_up_to_date(database, pipeline)
             took, fresh = time.monotonic() - began, sum(found.fresh.values())
             out().print(f"{pipeline.name}: {fresh:,} fresh, {len(found.steps):,} not, in {took:.2f} s")
             problems = [*driver.pipeline_view.problems, *found.problems]

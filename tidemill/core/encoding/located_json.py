@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from json.decoder import scanstring  # pyright: ignore[reportAttributeAccessIssue]
 from typing import Any
 
@@ -10,6 +11,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.core.expressions.paths import Path
 
 Lines = dict[Path, int]
+_HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class JsonTextError(ConfigError):
@@ -32,7 +34,21 @@ def read_json(text: str) -> tuple[Any, Lines]:
         raise JsonTextError("this is nested too deeply") from error
     lines: Lines = {}
     _JsonMarks(text, lines).value(0, ())
+    if _HALF_PAIR.search(text) is not None and (place := _find_half_pair(data, ())) is not None:
+        raise JsonTextError("this text has half of a surrogate pair, which is no character", lines.get(place), place)
     return data, lines
+
+
+def _find_half_pair(data: Any, place: Path) -> Path | None:
+    """The place of a key or text that cannot be encoded."""
+    if isinstance(data, str):
+        return None if data.isascii() or data.encode("utf-8", "ignore").decode() == data else place
+    parts = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for name, part in parts:
+        found = _find_half_pair(name, (*place, name)) or _find_half_pair(part, (*place, name))
+        if found is not None:
+            return found
+    return None
 
 
 def _no_number(name: str) -> Any:

@@ -15,7 +15,15 @@ from typing import Annotated, Any
 
 import msgspec
 
-from tidemill.core.errors import ConfigError, FileProblemsError, ForbiddenError, TidemillError, VersionRequiredError
+from tidemill.core.codec import storable
+from tidemill.core.errors import (
+    ConfigError,
+    FileProblemsError,
+    ForbiddenError,
+    NotFoundError,
+    TidemillError,
+    VersionRequiredError,
+)
 from tidemill.dags.definition import kinds as dag_kinds
 from tidemill.dags.definition.files import parse_dag
 from tidemill.dags.view import dry_run as dag_dry_run
@@ -411,8 +419,8 @@ def _line(declared: Declarations, folder: WorkflowFiles, file: FoundFile) -> Wor
         listed = WorkflowFileLine(
             file.path, file.size, at, found.form, found.mode, found.name, found.nodes, len(found.errors), None
         )
-    except ConfigError as error:
-        listed = WorkflowFileLine(file.path, file.size, at, None, None, None, 0, 0, str(error))
+    except (ConfigError, NotFoundError) as error:
+        listed = WorkflowFileLine(storable(file.path), file.size, at, None, None, None, 0, 0, storable(str(error)))
     if len(_listed_lately) > 2 * MOST_FILES:
         _listed_lately.clear()
     _listed_lately[key] = (now + LISTED_FOR, listed)

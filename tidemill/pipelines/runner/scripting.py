@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 
 from tidemill.pipelines.definition.pipeline import Pipeline
 from tidemill.pipelines.reducer.plan import BuildPlan
-from tidemill.pipelines.runner.driver import Driver, run_once
+from tidemill.pipelines.runner.driver import bring_up_to_date
 from tidemill.pipelines.view.pipeline_view import read_and_plan
 from tidemill.store.database import Database
 from tidemill.store.migrate import migrate
@@ -22,7 +22,8 @@ from tidemill.store.migrate import migrate
 async def update_pipeline(pipeline: Pipeline, database: Database | None = None) -> BuildPlan:
     """Build what is missing or out of date; returns what is left: failures, waits and holds."""
     async with _opened(database) as opened:
-        return await run_once(Driver(opened, pipeline))
+        _, plan = await bring_up_to_date(opened, pipeline)
+        return plan
 
 
 async def plan_pipeline(pipeline: Pipeline, database: Database | None = None) -> BuildPlan:

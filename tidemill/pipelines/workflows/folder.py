@@ -12,11 +12,13 @@ in subfolders count too; dags, hidden files and symlinks are skipped.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
+from tidemill.core.codec import storable
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.pipelines.definition.pipeline import Pipeline, check_order
 from tidemill.pipelines.workflows.load import load_data, read_file
@@ -54,12 +56,12 @@ class WorkflowFolder:
     @property
     def errors(self) -> dict[str, str]:
         """Errors by file name."""
-        return {name: filed.error for name, filed in self._files.items() if filed.error is not None}
+        return {storable(name): storable(filed.error) for name, filed in self._files.items() if filed.error is not None}
 
     def errors_of(self, pipeline: str) -> list[str]:
         """The errors of the file that declares this pipeline."""
         return [
-            filed.error
+            storable(filed.error)
             for filed in self._files.values()
             if filed.error is not None and any(each.name == pipeline for each in filed.loaded.pipelines)
         ]
@@ -67,7 +69,7 @@ class WorkflowFolder:
     @property
     def notes(self) -> list[str]:
         """Fields of the files that are unknown and have no effect."""
-        return [note for filed in self._files.values() for note in filed.loaded.notes]
+        return [storable(note) for filed in self._files.values() for note in filed.loaded.notes]
 
     def refresh(self) -> bool:
         """Re-read changed files; returns whether something has changed."""
@@ -103,7 +105,7 @@ class WorkflowFolder:
                 folders.clear()
             for name in sorted(names):
                 file = Path(place) / name
-                if name.endswith(".json") and not name.startswith(".") and not file.is_symlink():
+                if name.endswith(".json") and not name.startswith(".") and _is_own_file(file):
                     count += 1
                     if count > MOST_FILES:
                         return
@@ -174,6 +176,14 @@ def _check_names(what: str, names: Iterable[str], own: Collection[str]) -> None:
                 "give this one another name, or take it out of the program"
             )
         seen.add(name)
+
+
+def _is_own_file(file: Path) -> bool:
+    """Whether this is a regular file: no link, and no pipe, whose reader would wait for a writer."""
+    try:
+        return stat.S_ISREG(file.lstat().st_mode)
+    except OSError:
+        return False
 
 
 def _signature(file: Path) -> Signature:

@@ -20,6 +20,9 @@ from tidemill.pipelines.workflows.questions import ASKING, Outputs, Progress
 
 PASSING = ("state_clear_failure",)
 
+#: Outputs in all items that reach a node: two connections from where items part to where they meet double them.
+MOST_OUTPUTS = 5_000_000
+
 
 class NodeLink(msgspec.Struct, frozen=True):
     """A connection between two nodes."""
@@ -124,12 +127,19 @@ class Graph(msgspec.Struct):
             return [dict(base)]
         items: list[dict[str, Any]] = []
         merged: dict[str, Any] = {}
+        count = 0
         for link in links:
             source = self.nodes[link.source]
             for item, output in outputs.get(link.source, ()):
                 if source.type == "if" and bool(output) is (link.connector == "false"):
                     continue  # It filters, unless a connection takes what it does not let through.
                 items.append({**base, **item, source.name: output})
+                count += len(items[-1])
+                if count > MOST_OUTPUTS:
+                    raise NodeError(
+                        f"node {node.name!r}: more than {len(items) - 1:,} items reach it, with "
+                        f"{len(items[-1])} outputs each: let fewer through, or merge the branches before"
+                    )
         if len(links) > 1 and items and all(len(outputs.get(link.source, ())) <= 1 for link in links):
             # One item from each branch: the next node sees them merged.
             for item in items:

@@ -27,7 +27,9 @@ def load_workflow(path: str | Path, *, allow_unknown: bool = False) -> Loaded:
     """The pipelines and workflows in a file, or in all files of a folder."""
     path = Path(path)
     if path.is_dir():
-        every = [load_workflow(file, allow_unknown=allow_unknown) for file in sorted(path.glob("*.json"))]
+        every = [
+            load_workflow(file, allow_unknown=allow_unknown) for file in sorted(path.glob("*.json")) if file.is_file()
+        ]
         return merge_loaded(every)
     return load_data(*read_file(path), path, allow_unknown=allow_unknown)
 

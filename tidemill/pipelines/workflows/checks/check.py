@@ -364,7 +364,39 @@ def _read(data: Mapping[str, Any], name: str, *, allow_unknown: bool) -> tuple[l
         return [WorkflowProblem(("nodes",), "too many nodes follow one after the other")], None
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         return [WorkflowProblem((), f"this cannot be read: {error}")], None
-    return [WorkflowProblem(_place_in(note, data), _short(note), "note") for note in loaded.notes], loaded
+    problems = list(_task_problems(loaded, data))
+    notes = [WorkflowProblem(_place_in(note, data), _short(note), "note") for note in loaded.notes]
+    return [*problems, *notes], None if problems else loaded
+
+
+def _task_problems(loaded: Loaded, data: Mapping[str, Any]) -> Iterator[WorkflowProblem]:
+    """Names, groups and queues of which there can be no task: what runs all files would end with an error."""
+    # They are slow to load, and import this module.
+    from tidemill.pipelines.runner.build_job import stage_task
+    from tidemill.pipelines.workflows.schedules import trigger_task
+
+    for workflow in loaded.triggers:
+        try:
+            trigger_task(workflow)
+        except ConfigError as error:
+            yield WorkflowProblem(_place_of(data, workflow.concurrency_key, str(error)), str(error))
+    for stage in (stage for pipeline in loaded.pipelines for stage in pipeline.stages.values()):
+        try:
+            stage_task(stage, _never)
+        except ConfigError as error:
+            yield WorkflowProblem(_place_of(data, stage.options.concurrency_key, str(error)), str(error))
+
+
+async def _never() -> Any:
+    raise AssertionError
+
+
+def _place_of(data: Mapping[str, Any], group: str | None, message: str) -> Path:
+    """The place of a group of nodes that is no key, or of the name of a file."""
+    for at, node in enumerate(_list(data, "nodes") if "concurrency_key" in message else ()):
+        if group is not None and (node.get("agentConfig") or {}).get("concurrencyGroup") == group:
+            return ("nodes", at, "agentConfig", "concurrencyGroup")
+    return ("name",) if data.get("name") else ()
 
 
 def _short(message: str) -> str:
