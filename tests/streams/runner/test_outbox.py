@@ -72,6 +72,37 @@ async def test_what_a_plan_hands_over_is_stored_with_its_completion(
     assert json.loads(dead["payload"]) == 3
 
 
+@pytest.mark.parametrize(
+    ("statement", "why"),
+    [
+        ("ROLLBACK", "ROLLBACK cannot be executed with a message"),
+        ("; -- done\n/* all */ commit and chain", "COMMIT cannot be executed with a message"),
+        ("SET TRANSACTION READ ONLY", "SET cannot be executed with a message"),
+        ("set statement_timeout = 1", "SET cannot be executed with a message"),
+        ("/* /* nested */ */ ROLLBACK", "a statement has ended the transaction that other messages share"),
+    ],
+)
+async def test_a_statement_that_would_end_or_change_the_transaction_of_other_messages_takes_none_along(
+    database: Database, database_url: str, statement: str, why: str
+) -> None:
+    class Handing(Plan, eligibility="hand"):
+        @task
+        async def hand(self, ctx: Any) -> None:
+            ctx.execute("/* all */ INSERT INTO outcome /* SET */ VALUES ($1) -- ------", ctx.value)
+            if ctx.value == 50:
+                ctx.execute(statement)
+
+    await database.fetch("CREATE TABLE outcome (number int PRIMARY KEY)")
+    stream = Stream("s", plans=[Handing], sources=[posts()], engines=0, retry=QUICK)
+    await publish(database, "posts", range(100))
+    async with running_stream(stream, database_url):
+        await all_read(database, "posts")
+    assert await value(database, "SELECT count(*) FROM outcome") == 99
+    (dead,) = await list_dead(database, DeadFilter())
+    assert why in dead["error"]
+    assert json.loads(dead["payload"]) == 50
+
+
 async def test_a_handed_job_exists_once_though_its_message_is_repeated(
     app: App, database: Database, database_url: str
 ) -> None:

@@ -122,6 +122,9 @@ class DurableRun:
     is_suspect: bool = False
     """Whether its process may have died of it, until it is cleared. A quarantine process gives it back then."""
 
+    committing: Any = None
+    """The piece of work whose own transaction is committed with a turn."""
+
     def own(self, run_worker: RunWorker, number: int, *, stored: int, new: NewRun | None = None) -> None:
         """Attach the run to a run worker, with this many ticks in the journal."""
         self.number = number
@@ -217,6 +220,10 @@ class DurableRun:
 
     def stop_all(self) -> None:
         """Stop everything that runs in this process for the run."""
+
+    def failed_tick(self, work: Any, error: Exception) -> bytes:
+        """The tick for a piece of work that has failed otherwise than by its own code."""
+        raise NotImplementedError
 
     def transaction_over(self) -> None:
         """Report whether a step's own transaction was committed with a turn or rolled back."""

@@ -49,6 +49,7 @@ class JournalWriter:
             return await self._store.commit_within(connection, self.owner, number, turn)
         except Exception as error:  # noqa: BLE001 - the journal shows whether it was written
             log.warning("a step's own transaction was not committed", run=turn.run_id, error=str(error))
+            turn.refused = error
             return await self._store.written(self.owner, number, [turn])
         finally:
             connection.terminate()

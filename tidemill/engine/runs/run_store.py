@@ -102,6 +102,10 @@ class RunStore(Protocol):
         """A connection for a step's own transaction."""
         ...
 
+    async def send(self, run: int, tick: bytes) -> None:
+        """Put a tick into the inbox of a run."""
+        ...
+
     async def close(self) -> None: ...
 
     # -- taking up --------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from tidemill.engine.roles.role import Life, Role
 from tidemill.engine.roles.supervisor import ChildSpec
 from tidemill.engine.runs.durable_run import DurableRun, RunKind
 from tidemill.engine.runs.journal_writer import JournalWriter
+from tidemill.engine.runs.refused_commits import RefusedCommits
 from tidemill.engine.runs.run_claims import MAX_LOSSES, RunClaims
 from tidemill.engine.runs.run_ids import RunIds
 from tidemill.engine.runs.run_inbox import RunInbox
@@ -78,6 +79,7 @@ class RunWorker:
         self.kinds = kinds
         self.life = Life()
         self._writer = JournalWriter(store)
+        self._refused = RefusedCommits(store)
         self.dirty: dict[DurableRun, None] = {}
         self._writing: set[DurableRun] = set()  # those whose last turn is on its way to the database
         self._idle_since: dict[int, float] = {}
@@ -268,18 +270,22 @@ class RunWorker:
         self._writing.difference_update(runs)
         for run, turn, after in taken:
             self._written(run, turn, after, run.number in mine)
+        for run, turn in apart:
+            if run.number in mine:
+                self._refused.committed(run)
+                continue
+            has_failed = turn.refused is not None and await self._refused.count(run, turn.refused)
+            self.claims.find_own_now()
+            asyncio.get_running_loop().call_later(0.0 if has_failed else SAFETY_POLL, self._notified, "wake")
         if self.dirty:
             self._writes.set()
 
     async def _write_within(self, run: DurableRun, turn: RunTurn) -> set[int]:
         """If it cannot be written, the run is loaded again from the store, and the step runs again."""
         try:
-            mine = await self._writer.write_within(turn)
+            return await self._writer.write_within(turn)
         finally:
             run.transaction_over()
-        if not mine:
-            self.claims.find_own_now()
-        return mine
 
     def _written(self, run: DurableRun, turn: RunTurn, after: list[Any], still_mine: bool) -> None:
         if turn.used or turn.postponed:

@@ -53,7 +53,6 @@ from tidemill.flows.runner.replay.step_replay import StepReplay
 from tidemill.flows.runner.restore import blank_cell, definition_of, restore
 from tidemill.flows.runner.run_handle import result_of
 from tidemill.flows.runner.sending import known_events
-from tidemill.flows.runner.steps.attempt import exit_failure
 from tidemill.flows.runner.steps.current_step import is_task_of_step
 from tidemill.flows.runner.steps.human_input import Questionnaire, renamed_questions
 from tidemill.flows.runner.steps.queued_step import StepJobResult, ended_elsewhere, step_job
@@ -262,7 +261,7 @@ class DurableFlowRun(DurableRun, FlowRun):
         if self._transaction is not None and self._transaction[0] == work.id:
             if ended.error is None:
                 self.turn().within = self._transaction[1]
-                self._transaction = None
+                self._transaction, self.committing = None, work
             else:
                 self._roll_back(work)
         return ended
@@ -463,8 +462,10 @@ class DurableFlowRun(DurableRun, FlowRun):
         return found
 
     def failure_of(self, step: StepHere, why: str) -> bytes:
-        work = self.loop.state.works[step.work]
         error = BlockedEventLoopError(f"step {step.name}: {why}; put blocking code into a plain step (`def`)")
+        return self.failed_tick(self.loop.state.works[step.work], error)
+
+    def failed_tick(self, work: Work, error: Exception) -> bytes:
         return encode_tick(Completed(self.now(), work.id, self.failure(self.declared.steps[work.step], work, error)))
 
     def _write_logs(self, logs: list[NewStepLog]) -> None:
@@ -482,10 +483,6 @@ class DurableFlowRun(DurableRun, FlowRun):
             self.loop.post(Completed(self.now(), work.id, self.checked(spec, work, ended)))
         except Exception as error:  # noqa: BLE001 - a defect of one run must not affect other runs
             self.give_up(error)
-
-    def exit_of(self, spec: StepSpec, error: BaseException) -> Exception:
-        # A step that raises SystemExit fails; the process has other runs.
-        return exit_failure(spec, error)
 
     def failure(self, spec: StepSpec, work: Work, error: Exception) -> Ended:
         try:

@@ -118,8 +118,8 @@ class FlowRun:
         return ended
 
     def exit_of(self, spec: StepSpec, error: BaseException) -> Exception:
-        """Return the failure of a step that raises what is no `Exception`; SystemExit and Ctrl-C end the process."""
-        if isinstance(error, SystemExit | KeyboardInterrupt):
+        """Return the failure of a step that raises what is no `Exception`; in memory SystemExit ends the process."""
+        if isinstance(error, SystemExit | KeyboardInterrupt) and not self.is_durable:
             raise error
         return exit_failure(spec, error)
 

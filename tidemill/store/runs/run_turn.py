@@ -143,6 +143,8 @@ class RunTurn(msgspec.Struct, gc=False):
     """Whether the log lines of all but its last steps are dropped, too."""
     within: Any = None
     """A connection with an open transaction that commits with this turn."""
+    refused: Exception | None = None
+    """Why that transaction was not committed."""
     release: bool = False
     awake: bool = False
     """Whether a released run has work to do, whatever is in its inbox."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, overload
 
@@ -23,6 +24,13 @@ from tidemill.streams.definition.message import OutboxItem
 from tidemill.streams.runner.outbox import StateWriter
 
 MOST_LINES = 50
+
+#: Statements that would end the transaction in which outcomes are stored, or change its settings or its session's.
+_CONTROL = re.compile(
+    r"(?>[\s;]+|--[^\n]*|/\*.*?\*/)*+"
+    r"(BEGIN|START|COMMIT|END|ROLLBACK|ABORT|SAVEPOINT|RELEASE|PREPARE|SET|RESET|DISCARD|DEALLOCATE)\b",
+    re.IGNORECASE | re.DOTALL,
+)
 
 #: Encodes an event with a token that identifies it, for the inbox of a run.
 EventTick = Callable[[Any, str], bytes]
@@ -174,8 +182,14 @@ class Context(msgspec.Struct, eq=False):
     def execute(self, statement: str, *arguments: Any) -> None:
         """Run a statement in the database when this message succeeds; `$1`, `$2`… are the arguments as JSON text.
 
-        With a source outside of PostgreSQL it may run again after a crash: make it idempotent.
+        With a source outside of PostgreSQL it may run again after a crash: make it idempotent. The outcomes of other
+        messages are in the same transaction: what would end it, or change a setting of it, is refused.
         """
+        if (found := _CONTROL.match(statement)) is not None:
+            raise ConfigError(
+                f"{found[1].upper()} cannot be executed with a message: other messages share the transaction and its "
+                "settings; use a task of your own, or a connection of your own"
+            )
         self.outbox.append(OutboxItem("sql", encode(list(arguments)), statement))
 
     def send(self, run: int, event: Any) -> None:

@@ -64,6 +64,8 @@ async def store_outbox(
     statements = [each for each in outbox if each.kind == "sql"]
     for statement, some in groupby(statements, key=attrgetter("name")):
         await connection.executemany(statement, [msgspec.json.decode(each.body) for each in some])
+        if not connection.is_in_transaction():
+            raise ConfigError(f"a statement has ended the transaction that other messages share: {statement[:200]}")
     for each in outbox:
         if each.kind == "event":
             await _send(database, connection, each)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+
 import asyncpg
 import pytest
 
+from tests.support.waiting import PATIENCE
 from tidemill import App
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
 from tidemill.flows.definition.retry_policy import retry_policy, stop_after_attempt, wait_fixed
@@ -79,6 +83,45 @@ async def test_a_constraint_that_is_checked_at_the_commit_fails_the_step(app: Ap
     async with app.running():
         with pytest.raises(Exception, match="duplicate key"):
             await (await app.start(Twice)).result(timeout=120)
+    assert await entries(ledger) == [1]
+
+
+async def refused(how: str, connection: asyncpg.Connection) -> None:
+    """Leave a transaction in a state in which nothing can be committed."""
+    match how:
+        case "a swallowed error":
+            with suppress(asyncpg.UndefinedTableError):
+                await connection.execute("SELECT FROM missing")
+        case "a time limit":
+            await connection.execute("SET LOCAL statement_timeout = 1")
+        case "a closed connection":
+            await connection.close()
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("a swallowed error", "InFailedSQLTransactionError: current transaction is aborted"),
+        ("a time limit", "QueryCanceledError: canceling statement due to statement timeout"),
+        ("a closed connection", "InterfaceError: connection is closed"),
+    ],
+)
+async def test_a_step_whose_transaction_cannot_be_committed_fails_and_is_retried_by_its_policy(
+    app: App, ledger: Database, how: str, why: str
+) -> None:
+    @app.workflow
+    class Refused(Workflow):
+        @step(retry_policy=retry_policy(wait=wait_fixed(0.01), stop=stop_after_attempt(2)))
+        async def pay(self, ctx: Context, ev: StartEvent) -> StopEvent:
+            async with ctx.transaction() as connection:
+                await connection.execute("INSERT INTO public.ledger VALUES (1)")
+            if ctx.retry_info().retry_number == 0:
+                await refused(how, connection)
+            return StopEvent(result=str(ctx.retry_info().last_exception))
+
+    async with app.running():
+        said = await asyncio.wait_for(await app.start(Refused), PATIENCE)
+        assert said.startswith(f"the transaction of step pay cannot be committed: {why}")
     assert await entries(ledger) == [1]
 
 

@@ -49,7 +49,7 @@ from tidemill.flows.runner.replay.record_lanes import RecordLane
 from tidemill.flows.runner.replay.step_replay import StepReplay
 from tidemill.flows.runner.replay.wait import stay_unanswered
 from tidemill.flows.runner.state_store import StateCell
-from tidemill.flows.runner.steps.attempt import exit_failure, run_attempt
+from tidemill.flows.runner.steps.attempt import run_attempt
 
 if TYPE_CHECKING:
     from tidemill.engine.runs.run_store import RunPost
@@ -278,7 +278,7 @@ class QueuedStepRun(FlowRun):
     def exit_of(self, spec: StepSpec, error: BaseException) -> Exception:
         if isinstance(error, _Asked):
             raise error
-        return exit_failure(spec, error)  # The retry policy is the step's, and not that of its job.
+        return super().exit_of(spec, error)  # The retry policy is the step's, and not that of its job.
 
     def checked(self, spec: StepSpec, work: Work, ended: Ended) -> Ended:
         try:
