@@ -113,6 +113,10 @@ def test_a_gated_job_names_its_key_and_limit() -> None:
     assert why("throttled", concurrency_key="user-7", slots=2) == [
         "Waits for a slot of concurrency key user-7: no more than 2 of its jobs may run at once."
     ]
+    held = why("throttled", concurrency_key="user-7", slots=2, holders=["3", "5 (no_worker)"])[0]
+    assert held.endswith("no more than 2 of its jobs may run at once, now jobs 3, 5 (no_worker).")
+    many = why("throttled", concurrency_key="user-7", slots=9, holders=list("123456"))[0]
+    assert many.endswith("may run at once, now jobs 1, 2, 3, 4, 5 and others.")
 
 
 def test_a_running_job_says_where_how_far_and_whether_it_is_to_stop() -> None:

@@ -13,6 +13,8 @@ from tidemill.core.jobs.job import LANE_SEPARATOR
 
 Job = Mapping[str, Any]
 
+MOST_HOLDERS = 5
+
 _NO_RUN_WORKER = "It waits for a run worker: start one with `tidemill up app.py` or `tidemill worker app.py`."
 
 
@@ -212,6 +214,9 @@ def explain_throttled(job: Job) -> list[str]:
     """Why a job with a concurrency key is throttled."""
     most = job["slots"]
     limit = f": no more than {most} of its jobs may run at once" if most else ""
+    if limit and (holders := job.get("holders")):
+        others = " and others" if len(holders) > MOST_HOLDERS else ""
+        limit += f", now {'job' if len(holders) == 1 else 'jobs'} {', '.join(holders[:MOST_HOLDERS])}{others}"
     slot = f"a slot of concurrency key {job['concurrency_key']}{limit}."
     if job["due_in"] > 0:  # A delay or a retry's backoff holds it back, and not the key.
         noted = [] if (job["note"] or "").startswith("waits for a slot") else _notes_of(job)
