@@ -48,6 +48,10 @@ def test_the_origin_says_who_asked_and_because_of_what(origin: dict[str, Any] | 
 
 def test_the_next_job_could_be_taken_at_any_moment() -> None:
     assert why("ready") == ["It is next in queue mail.", "1 worker can claim it."]
+    assert why("ready", knowing=2, serving=2, knowing_and_full=1)[-1] == "2 workers can claim it."
+    for workers, said in ((1, "The worker that can claim it runs"), (2, "All 2 workers that can claim it run")):
+        full = why("ready", knowing=workers, serving=workers, knowing_and_full=workers)
+        assert full[-1].startswith(f"{said} as many jobs as ")
 
 
 def test_jobs_ahead_are_counted() -> None:

@@ -193,8 +193,17 @@ def explain_ready(job: Job) -> list[str]:
         hindered.append(f"Queue {job['queue']} starts no more than {_rate(job['rate'])}.")
     hindered += explain_rate(job)
     if not hindered and job["due_in"] <= 0 and not job["ahead"]:
-        hindered.append(f"{_count(job['knowing'], 'worker')} can claim it.")
+        hindered.append(_explain_claim(job["knowing"], job.get("knowing_and_full", 0)))
     return [*sentences, *hindered, *explain_deadline(job)]
+
+
+def _explain_claim(workers: int, full: int) -> str:
+    """Whether a worker that can run the job has room for it."""
+    if full < workers:
+        return f"{_count(workers, 'worker')} can claim it."
+    if workers == 1:
+        return "The worker that can claim it runs as many jobs as it may."
+    return f"All {workers} workers that can claim it run as many jobs as they may."
 
 
 def explain_rate(job: Job) -> list[str]:

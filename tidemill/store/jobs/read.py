@@ -20,6 +20,9 @@ SELECT j.*, w.host AS worker_host, w.pid AS worker_pid, extract(epoch FROM j.due
        (SELECT count(*) FROM tidemill.worker AS v
         WHERE v.ended_at IS NULL AND v.lease_until > now() AND j.queue = ANY (v.queues)
               AND j.task = ANY (v.tasks)) AS knowing,
+       (SELECT count(*) FROM tidemill.worker AS v
+        WHERE v.ended_at IS NULL AND v.lease_until > now() AND j.queue = ANY (v.queues)
+              AND j.task = ANY (v.tasks) AND v.running = v.max_concurrency) AS knowing_and_full,
        ARRAY(SELECT json_build_object('mode', c.mode, 'by', c.by, 'host', c.host, 'queue', c.queue)::text
              FROM tidemill.worker_control AS c WHERE c.queue IN (j.queue, '*') AND c.mode <> 'run'
              ORDER BY c.host, c.queue) AS held,
