@@ -48,6 +48,10 @@ def test_the_origin_says_who_asked_and_because_of_what(origin: dict[str, Any] | 
 
 def test_the_next_job_could_be_taken_at_any_moment() -> None:
     assert why("ready") == ["It is next in queue mail.", "1 worker can claim it."]
+    assert why("ready", knowing=2, serving=2, knowing_and_full=1)[-1] == "2 workers can claim it."
+    for workers, said in ((1, "The worker that can claim it runs"), (2, "All 2 workers that can claim it run")):
+        full = why("ready", knowing=workers, serving=workers, knowing_and_full=workers)
+        assert full[-1].startswith(f"{said} as many jobs as ")
 
 
 def test_jobs_ahead_are_counted() -> None:
@@ -113,6 +117,10 @@ def test_a_gated_job_names_its_key_and_limit() -> None:
     assert why("throttled", concurrency_key="user-7", slots=2) == [
         "Waits for a slot of concurrency key user-7: no more than 2 of its jobs may run at once."
     ]
+    held = why("throttled", concurrency_key="user-7", slots=2, holders=["3", "5 (no_worker)"])[0]
+    assert held.endswith("no more than 2 of its jobs may run at once, now jobs 3, 5 (no_worker).")
+    many = why("throttled", concurrency_key="user-7", slots=9, holders=list("123456"))[0]
+    assert many.endswith("may run at once, now jobs 1, 2, 3, 4, 5 and others.")
 
 
 def test_a_running_job_says_where_how_far_and_whether_it_is_to_stop() -> None:

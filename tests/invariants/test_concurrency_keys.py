@@ -28,6 +28,7 @@ from tests.support import (
 )
 from tests.support.task_app import declare
 from tidemill import App, RetryAfter, Snooze, current_job
+from tidemill.ops.jobs.jobs import GetJob, get_job
 from tidemill.store.database import Database
 from tidemill.store.jobs.insert import ADMIT_THROTTLED
 
@@ -150,6 +151,8 @@ async def test_a_waiting_job_says_what_it_waits_for_and_a_cancelled_one_lets_the
     assert [row and row["state"] for row in rows] == ["ready", "throttled", "throttled"]
     assert rows[1] is not None
     assert "concurrency key k" in rows[1]["note"]
+    why = (await app.do(get_job, GetJob(id=refs[1].id))).why
+    assert any(each.endswith(f"may run at once, now job {refs[0].id} (ready).") for each in why), why
     await operate.cancel_jobs(database, [refs[0].id], by="somebody")
     row = await find_live(database, refs[1].id)
     assert row is not None

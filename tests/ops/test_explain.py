@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,22 @@ class Nothing:
 
 async def explained(app: App, id: str) -> Explanation:
     return await app.do(explain, ExplainObject(id=id, forward=True))
+
+
+async def test_a_job_that_waits_for_a_busy_worker_says_so(app: App) -> None:
+    @app.task
+    async def hold() -> None:
+        await asyncio.Event().wait()
+
+    async with app.running(max_concurrency=1):
+        for _ in range(2):
+            await app.enqueue(hold.call())
+
+        async def says_so() -> bool:
+            return (await explained(app, "2")).why[-1] == "The worker that can claim it runs as many jobs as it may."
+
+        await eventually(says_so)
+        await app.jobs.cancel(1, 2)
 
 
 async def test_a_run_says_who_started_it_and_is_followed_by_the_jobs_of_its_steps(app: App) -> None:

@@ -13,6 +13,8 @@ from tidemill.core.jobs.job import LANE_SEPARATOR
 
 Job = Mapping[str, Any]
 
+MOST_HOLDERS = 5
+
 _NO_RUN_WORKER = "It waits for a run worker: start one with `tidemill up app.py` or `tidemill worker app.py`."
 
 
@@ -191,8 +193,17 @@ def explain_ready(job: Job) -> list[str]:
         hindered.append(f"Queue {job['queue']} starts no more than {_rate(job['rate'])}.")
     hindered += explain_rate(job)
     if not hindered and job["due_in"] <= 0 and not job["ahead"]:
-        hindered.append(f"{_count(job['knowing'], 'worker')} can claim it.")
+        hindered.append(_explain_claim(job["knowing"], job.get("knowing_and_full", 0)))
     return [*sentences, *hindered, *explain_deadline(job)]
+
+
+def _explain_claim(workers: int, full: int) -> str:
+    """Whether a worker that can run the job has room for it."""
+    if full < workers:
+        return f"{_count(workers, 'worker')} can claim it."
+    if workers == 1:
+        return "The worker that can claim it runs as many jobs as it may."
+    return f"All {workers} workers that can claim it run as many jobs as they may."
 
 
 def explain_rate(job: Job) -> list[str]:
@@ -212,6 +223,9 @@ def explain_throttled(job: Job) -> list[str]:
     """Why a job with a concurrency key is throttled."""
     most = job["slots"]
     limit = f": no more than {most} of its jobs may run at once" if most else ""
+    if limit and (holders := job.get("holders")):
+        others = " and others" if len(holders) > MOST_HOLDERS else ""
+        limit += f", now {'job' if len(holders) == 1 else 'jobs'} {', '.join(holders[:MOST_HOLDERS])}{others}"
     slot = f"a slot of concurrency key {job['concurrency_key']}{limit}."
     if job["due_in"] > 0:  # A delay or a retry's backoff holds it back, and not the key.
         noted = [] if (job["note"] or "").startswith("waits for a slot") else _notes_of(job)

@@ -20,13 +20,20 @@ SELECT j.*, w.host AS worker_host, w.pid AS worker_pid, extract(epoch FROM j.due
        (SELECT count(*) FROM tidemill.worker AS v
         WHERE v.ended_at IS NULL AND v.lease_until > now() AND j.queue = ANY (v.queues)
               AND j.task = ANY (v.tasks)) AS knowing,
+       (SELECT count(*) FROM tidemill.worker AS v
+        WHERE v.ended_at IS NULL AND v.lease_until > now() AND j.queue = ANY (v.queues)
+              AND j.task = ANY (v.tasks) AND v.running = v.max_concurrency) AS knowing_and_full,
        ARRAY(SELECT json_build_object('mode', c.mode, 'by', c.by, 'host', c.host, 'queue', c.queue)::text
              FROM tidemill.worker_control AS c WHERE c.queue IN (j.queue, '*') AND c.mode <> 'run'
              ORDER BY c.host, c.queue) AS held,
        q.rate, coalesce(j.key_rate, q.key_rate) AS most_a_second,
        (greatest(0, k.filled - extract(epoch FROM now() - k.filled_at)::float8 * coalesce(j.key_rate, q.key_rate))
            + 1 - coalesce(j.key_burst, q.key_burst)) / coalesce(j.key_rate, q.key_rate) AS rate_wait,
-       (SELECT max_concurrency FROM tidemill.concurrency_key WHERE key = j.concurrency_key) AS slots
+       (SELECT max_concurrency FROM tidemill.concurrency_key WHERE key = j.concurrency_key) AS slots,
+       CASE WHEN j.state = 'throttled' THEN ARRAY(
+            SELECT o.id || CASE WHEN o.state = 'running' THEN '' ELSE ' (' || o.state || ')' END
+            FROM tidemill.job AS o WHERE o.concurrency_key = j.concurrency_key
+              AND o.state IN ('running', 'ready', 'no_worker') ORDER BY o.id LIMIT 6) END AS holders
 FROM tidemill.job AS j LEFT JOIN tidemill.worker AS w ON w.id = j.worker_id
 LEFT JOIN tidemill.queue AS q ON q.name = j.queue LEFT JOIN tidemill.rate_key AS k ON k.key = j.rate_key
 """
