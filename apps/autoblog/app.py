@@ -19,7 +19,7 @@ import os
 from pathlib import Path
 
 from apps.autoblog.page import blog_page
-from apps.autoblog.reading import PICTURE, is_log, is_picture, read_log
+from apps.autoblog.reading import PICTURE, decode_text, is_log, is_picture, read_log
 from apps.autoblog.site import escape_markdown, read_post, write_feed, write_index, write_page
 from apps.autoblog.voice import find_voice, read_aloud
 from apps.autoblog.writing import compose, describe_writer, speak, summarise
@@ -46,7 +46,7 @@ podcast = Pipeline("daily-podcast", root=ROOT)
 async def summary(entity, files, writer):
     """What happened on a day, in a few sentences; the pictures of the day follow."""
     pictures = [file.name for file in files if is_picture(file.name)]
-    logs = [read_log(file.name, file.text()) for file in files if is_log(file.name)]
+    logs = [read_log(file.name, decode_text(file.read())) for file in files if is_log(file.name)]
     if not any(logs) and not pictures:
         return SKIP  # Nothing of this day can be shown: the other days still have a site.
     entity.note(f"{len(logs)} logs, written by {writer}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from apps.autoblog.reading import read_log
+from apps.autoblog.reading import decode_text, read_log
 from apps.autoblog.writing import compose, describe_writer, summarise
 from tidemill import App
 from tidemill.pipelines import load_workflow, transform
@@ -12,7 +12,9 @@ from tidemill.pipelines import load_workflow, transform
 
 @transform("claude_summarize")
 async def summarise_day(entity, files):
-    return await summarise(entity.date, [read_log(file.name, file.text()) for file in files], describe_writer())
+    return await summarise(
+        entity.date, [read_log(file.name, decode_text(file.read())) for file in files], describe_writer()
+    )
 
 
 @transform("claude_blog")

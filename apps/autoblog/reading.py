@@ -22,6 +22,7 @@ from markdown_it import MarkdownIt
 #: The end of a picture's name.
 PICTURE = r"[.](png|jpe?g|gif|webp|svg)$"
 MARKDOWN = (".md", ".markdown")
+LONGEST_LINE = 1000  # characters of a sentence that are shown
 
 _CLOCK = r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?\s*(?:Z|UTC|[+-]\d{2}:?\d{2})?"
 _TIME = re.compile(rf"^\[?(?:\d{{4}}[-/]\d{{2}}[-/]\d{{2}}(?:[T ]{_CLOCK})?|{_CLOCK})\]?[:,]?(?:\s+|$)")
@@ -49,7 +50,14 @@ def is_log(name: str) -> bool:
 def read_log(name: str, text: str) -> str:
     """The sentences of a log, line by line."""
     lines = _read_markdown(text) if name.lower().endswith(MARKDOWN) else _read_lines(text)
-    return "\n".join(line for line in lines if line)
+    return "\n".join(line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 1]}…" for line in lines if line)
+
+
+def decode_text(data: bytes) -> str:
+    """The text of a file, none of a binary one: one bad byte must not keep a day from its post."""
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return data.decode("utf-16", "replace").replace("\0", "")
+    return "" if b"\0" in data else data.decode("utf-8-sig", "replace")
 
 
 def _read_markdown(text: str) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from datetime import date
@@ -11,6 +12,7 @@ import msgspec
 from markdown_it import MarkdownIt
 
 NAME = "Daily digest"
+_WORDS = ("true", "false", "null", "yes", "no", "on", "off")  # that are no texts in YAML
 ABOUT = "What happened, day by day, from the logs of that day."
 
 ICON = (
@@ -73,8 +75,26 @@ def plain_text(markdown: str) -> str:
 
 def write_front_matter(date: str, title: str, summary: str, body: str) -> str:
     """A post as Markdown with front matter."""
-    head = "".join(f"{name}: {' '.join(text.split())}\n" for name, text in (("title", title), ("summary", summary)))
+    head = "".join(
+        f"{name}: {_as_yaml(' '.join(text.split()))}\n" for name, text in (("title", title), ("summary", summary))
+    )
     return f"---\n{head}date: {date}\n---\n\n{body.strip()}\n"
+
+
+def _as_yaml(text: str) -> str:
+    """A line of text as YAML: in quotes where other programs would read something else."""
+    is_plain = re.fullmatch(r"\w.*", text) is not None and text[-1] != ":" and ": " not in text and " #" not in text
+    return text if is_plain and text.lower() not in _WORDS else json.dumps(text, ensure_ascii=False)
+
+
+def _from_yaml(text: str) -> str:
+    """The text of a line in YAML, which a person or a language model may have written in quotes."""
+    if len(text) > 1 and text[0] == text[-1] == "'":
+        return text[1:-1].replace("''", "'")
+    try:
+        return str(json.loads(text)) if text.startswith('"') else text
+    except ValueError:
+        return text
 
 
 def read_post(date: str, text: str) -> Post:
@@ -83,7 +103,10 @@ def read_post(date: str, text: str) -> Post:
     body = text
     if text.startswith("---\n") and "\n---\n" in text[4:]:
         head, _, body = text[4:].partition("\n---\n")
-        fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in head.splitlines())}
+        fields = {
+            name.strip(): _from_yaml(value.strip())
+            for name, _, value in (line.partition(":") for line in head.splitlines())
+        }
     lines = body.strip().splitlines()
     if not fields.get("title") and lines and lines[0].startswith("#"):
         fields["title"] = lines.pop(0).lstrip("# ")

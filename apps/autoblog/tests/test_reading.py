@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
-from apps.autoblog.reading import read_log
-from apps.autoblog.site import read_post
+from apps.autoblog.reading import decode_text, read_log
+from apps.autoblog.site import read_post, write_front_matter
 from apps.autoblog.writing import OFFLINE, compose, summarise
 
 TRACEBACK = """2026-03-02T09:01:00Z ERROR pay: timed out (order 1182)
@@ -38,6 +39,30 @@ JAVA = "10:00:01 ERROR no route\njava.net.NoRouteToHostException: no route\n\tat
 )
 def test_a_line_is_read_in_its_form(line: str, read: str) -> None:
     assert read_log("host.log", line) == read
+
+
+@pytest.mark.parametrize(
+    ("data", "read"),
+    [
+        (b"\xef\xbb\xbfAll went well.", "All went well."),
+        ("Grüße vom Kai.".encode("latin-1"), "Gr\ufffd\ufffde vom Kai."),
+        ("Grüße vom Kai.".encode("utf-16"), "Grüße vom Kai."),
+        (b"\x7fELF\0\0\x01", ""),
+        (b"x" * 3_000_000, "x" * 999 + "…"),
+    ],
+)
+def test_a_file_in_another_encoding_or_of_one_long_line_keeps_no_day_from_its_post(data: bytes, read: str) -> None:
+    assert read_log("host.log", decode_text(data)) == read
+
+
+@pytest.mark.parametrize(
+    "text", ["Merge: all tests", "# heading", "- [ ] open", '"quoted"', "it's #1", "Yes", "a: b #c", "ends:", "x"]
+)
+def test_front_matter_is_yaml_for_every_text(text: str) -> None:
+    post = write_front_matter("2026-03-02", text, f"{text}.", "Body.")
+    assert yaml.safe_load(post.split("---\n")[1]) | {"date": ""} == {"title": text, "summary": f"{text}.", "date": ""}
+    read = read_post("2026-03-02", post)
+    assert (read.title, read.summary) == (text, f"{text}.")
 
 
 def test_of_a_traceback_only_its_last_line_is_left() -> None:

@@ -308,6 +308,27 @@ def test_no_encoding_of_a_secret_comes_back(secret: str) -> None:
         assert form not in made["a"][0]["body"]["body"]
 
 
+def test_an_error_about_a_credential_quotes_no_part_of_it() -> None:
+    keep_credentials(site={"key": "pr1vate /key"})
+    for read in (
+        "JSON.parse($credentials.site.key)",
+        "BigInt($credentials.site.key)",
+        "RegExp($credentials.site.key, 'pr1')",
+    ):
+        with pytest.raises(ConfigError, match=r"field 'url'") as told:
+            run(node("a", "http", url=f"http://127.0.0.1/{{{{{read}}}}}"))
+        assert "pr1vate" not in str(told.value)
+
+
+def test_a_credential_may_be_spread() -> None:
+    keep_credentials(site={"key": "drawer"})
+    with asked() as (url, requests):
+        run(node("a", "http", url=f"{url}/{{{{[...$credentials.site.key].reverse().join('')}}}}"))
+    assert requests[0].path == "/reward"
+    with pytest.raises(ConfigError, match=r"\$credentials cannot be read here"):
+        parse_workflow(chain(node("s", "set", fields=[{"name": "x", "value": "{{[...$credentials.site.key]}}"}])), "f")
+
+
 def test_a_notification_goes_out_by_mail_or_to_a_url() -> None:
     with mail_server() as (number, mails):
         port = str(number)

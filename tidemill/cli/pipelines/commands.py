@@ -63,8 +63,8 @@ from tidemill.ops.pipelines.plan import ListBuilds, PlanPipeline, PlanReport, li
 from tidemill.ops.pipelines.states import MOST_SHOWN, GetContent, get_content, list_earlier_contents
 from tidemill.pipelines.definition.load_target import PipelineTarget, is_workflow, load_target
 from tidemill.pipelines.definition.pipeline import Pipeline as DeclaredPipeline, check_order
-from tidemill.pipelines.runner.driver import bring_up_to_date
 from tidemill.pipelines.runner.runner import PipelineRunner, pipeline_role
+from tidemill.pipelines.runner.scripting import bring_up_to_date
 from tidemill.pipelines.view.state_details import Build
 from tidemill.pipelines.workflows import TriggerWorkflow, load_workflow
 from tidemill.pipelines.workflows.expressions.names import credential_names

@@ -37,7 +37,6 @@ from tidemill.pipelines.stores.manifest_writer import Manifests
 from tidemill.pipelines.view.output_check import check_outputs
 from tidemill.pipelines.view.pipeline_view import PipelineView
 from tidemill.store.database import Database
-from tidemill.store.database_errors import is_unavailable
 from tidemill.store.states import states as rows
 from tidemill.store.states.leases import (
     Wanted,
@@ -53,8 +52,6 @@ from tidemill.store.states.requests import ask_approval
 LOOK_AGAIN = 2.0
 #: Seconds of waiting for other builders after which a warning names them.
 WARN_AFTER = 10.0
-#: How often a process that brings a pipeline up to date begins, where it loses the database in the middle.
-BEGINNINGS = 10
 #: How many times longer it takes to read what others did to a state than to read a state among all.
 ALONE = 8
 
@@ -487,20 +484,3 @@ async def run_once(driver: Driver) -> BuildPlan:
         await driver.close()
     driver.pipeline_view.require_place()
     return driver.pipeline_view.plan()
-
-
-async def bring_up_to_date(database: Database, pipeline: Pipeline) -> tuple[Driver, BuildPlan]:
-    """Bring a pipeline up to date in this process; returns its driver and the remaining plan.
-
-    Where the database goes away in the middle, it begins again with what is built: an embedded one ends with the
-    process that has started it, and the next one starts it again.
-    """
-    for left in reversed(range(BEGINNINGS)):
-        driver = Driver(database, pipeline)
-        try:
-            return driver, await run_once(driver)
-        except Exception as error:
-            if not left or not is_unavailable(error):
-                raise
-            log.warning("the database went away: going on with what is built", pipeline=pipeline.name, error=str(error))
-    raise AssertionError

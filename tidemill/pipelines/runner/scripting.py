@@ -13,10 +13,15 @@ from contextlib import asynccontextmanager
 
 from tidemill.pipelines.definition.pipeline import Pipeline
 from tidemill.pipelines.reducer.plan import BuildPlan
-from tidemill.pipelines.runner.driver import bring_up_to_date
+from tidemill.pipelines.runner.driver import Driver, run_once
+from tidemill.pipelines.runner.log import log
 from tidemill.pipelines.view.pipeline_view import read_and_plan
 from tidemill.store.database import Database
+from tidemill.store.database_errors import is_unavailable
 from tidemill.store.migrate import migrate
+
+#: How often a process that brings a pipeline up to date begins, where it loses the database in the middle.
+BEGINNINGS = 10
 
 
 async def update_pipeline(pipeline: Pipeline, database: Database | None = None) -> BuildPlan:
@@ -31,6 +36,23 @@ async def plan_pipeline(pipeline: Pipeline, database: Database | None = None) ->
     async with _opened(database) as opened:
         _, plan = await read_and_plan(opened, pipeline)
         return plan
+
+
+async def bring_up_to_date(database: Database, pipeline: Pipeline) -> tuple[Driver, BuildPlan]:
+    """Bring a pipeline up to date in this process; returns its driver and the remaining plan.
+
+    Where the database goes away in the middle, it begins again with what is built: an embedded one ends with the
+    process that has started it, and the next one starts it again.
+    """
+    for left in reversed(range(BEGINNINGS)):
+        driver = Driver(database, pipeline)
+        try:
+            return driver, await run_once(driver)
+        except Exception as error:
+            if not left or not is_unavailable(error):
+                raise
+            log.warning("the database went away: going on with what is built", pipeline=pipeline.name, error=str(error))
+    raise AssertionError
 
 
 @asynccontextmanager

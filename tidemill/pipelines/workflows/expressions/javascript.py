@@ -42,7 +42,9 @@ _ROOT = re.compile(
 )
 _STRING = re.compile(r"'(?:\\.|[^'\\\n])*'|\"(?:\\.|[^\"\\\n])*\"")
 _REQUIRED = re.compile(r"(?<![\w$])(?<![\w$)\]]\.)\$\s*\.\s*([^\W\d][\w$]*)(?![\w$])(?!\s*\?[.?])")
-_SECRET = re.compile(r"(?<![\w.])\$(env|credentials)\b(?:\.([A-Za-z_][\w-]*)|\[\s*['\"]([^'\"]+)['\"]\s*\])?")
+_SECRET = re.compile(
+    r"(?<!\w)(?:(?<!\.)|(?<=\.\.\.))\$(env|credentials)\b(?:\.([A-Za-z_][\w-]*)|\[\s*['\"]([^'\"]+)['\"]\s*\])?"
+)
 
 #: Names that expressions may use beside `$`.
 NAMES = ("$env", "$credentials", "$params", "output_path", "codeHash", "currentCodeHash")
@@ -245,6 +247,10 @@ def _run(text: str, context: Mapping[str, Any], names: Mapping[str, Any]) -> str
         engine = _engine()
         return engine.run(engine.compile(text), scope, named)
     except (quickjs.JSException, UnicodeError, MemoryError) as error:
+        if "$credentials" in text and str(error).startswith(
+            "SyntaxError"
+        ):  # Such as JSON.parse: it quotes what it read.
+            raise ExpressionError(f"{_short(text)}: a credential that it reads has another form") from None
         raise ExpressionError(f"{_short(text)}: {_reason(error)}") from None
 
 
