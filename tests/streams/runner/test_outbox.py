@@ -79,6 +79,8 @@ async def test_what_a_plan_hands_over_is_stored_with_its_completion(
         ("; -- done\n/* all */ commit and chain", "COMMIT cannot be executed with a message"),
         ("SET TRANSACTION READ ONLY", "SET cannot be executed with a message"),
         ("set statement_timeout = 1", "SET cannot be executed with a message"),
+        ("COPY outcome FROM STDIN", "COPY cannot be executed with a message"),
+        ("SELECT pg_terminate_backend(pg_backend_pid())", "which was lost during SELECT pg_terminate_backend"),
         ("/* /* nested */ */ ROLLBACK", "a statement has ended the transaction that other messages share"),
     ],
 )
@@ -96,9 +98,9 @@ async def test_a_statement_that_would_end_or_change_the_transaction_of_other_mes
     stream = Stream("s", plans=[Handing], sources=[posts()], engines=0, retry=QUICK)
     await publish(database, "posts", range(100))
     async with running_stream(stream, database_url):
+        (dead,) = await eventually(lambda: list_dead(database, DeadFilter()))
         await all_read(database, "posts")
     assert await value(database, "SELECT count(*) FROM outcome") == 99
-    (dead,) = await list_dead(database, DeadFilter())
     assert why in dead["error"]
     assert json.loads(dead["payload"]) == 50
 

@@ -25,10 +25,11 @@ from tidemill.streams.runner.outbox import StateWriter
 
 MOST_LINES = 50
 
-#: Statements that would end the transaction in which outcomes are stored, or change its settings or its session's.
+#: Statements that would end the transaction in which outcomes are stored, change its settings or its session's, or wait
+#: for data that do not come.
 _CONTROL = re.compile(
     r"(?>[\s;]+|--[^\n]*|/\*.*?\*/)*+"
-    r"(BEGIN|START|COMMIT|END|ROLLBACK|ABORT|SAVEPOINT|RELEASE|PREPARE|SET|RESET|DISCARD|DEALLOCATE)\b",
+    r"(BEGIN|START|COMMIT|END|ROLLBACK|ABORT|SAVEPOINT|RELEASE|PREPARE|SET|RESET|DISCARD|DEALLOCATE|COPY)\b",
     re.IGNORECASE | re.DOTALL,
 )
 

@@ -28,13 +28,16 @@ from tidemill.store.streams.seen import add_seen
 from tidemill.streams.definition.message import OutboxItem
 from tidemill.streams.engine.answers import describe
 from tidemill.streams.reducer.outcomes import MessageOutcome, NewDeadLetter, RetryLater
-from tidemill.streams.runner.outbox import StateWriter, store_outbox
+from tidemill.streams.runner.outbox import InterruptedStatementError, StateWriter, store_outbox
 
 log = structlog.get_logger("tidemill.streams")
 
 TOGETHER = 500
 MOST_NAME = 200  # characters that are kept of a statement
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+
+#: How often in a row a connection may be lost during a statement of a message, until the statement is to blame.
+_MOST_INTERRUPTIONS = 8
 
 
 class PendingCommit(msgspec.Struct):
@@ -119,7 +122,7 @@ class OutcomeCommitter(msgspec.Struct, eq=False, kw_only=True):
 
     async def _patiently(self, work: Callable[[Executor], Awaitable[None]], messages: int) -> None:
         """Do the work in one transaction, exactly once, waiting for the database if need be."""
-        pause, warned = _FIRST_PAUSE, False
+        pause, warned, interruptions = _FIRST_PAUSE, False, 0
         committer = self._idle.pop() if self._idle else self._new_committer()
         committer.next()
         while True:
@@ -130,7 +133,8 @@ class OutcomeCommitter(msgspec.Struct, eq=False, kw_only=True):
                 self._idle.append(committer)
                 return
             except Exception as error:
-                if not is_transient(error):
+                interruptions = interruptions + 1 if isinstance(error, InterruptedStatementError) else 0
+                if interruptions >= _MOST_INTERRUPTIONS or not (interruptions or is_transient(error)):
                     self._idle.append(committer)
                     raise
                 if not warned:

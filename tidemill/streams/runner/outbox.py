@@ -10,9 +10,10 @@ from typing import Any, Protocol
 import msgspec
 
 from tidemill.core.codec import encode, storable
-from tidemill.core.errors import ConfigError, NotFoundError
+from tidemill.core.errors import ConfigError, NotFoundError, TidemillError
 from tidemill.core.jobs.job import NewJob
 from tidemill.store.database import Database, Executor
+from tidemill.store.database_errors import is_full, is_unavailable
 from tidemill.store.jobs.insert import insert_jobs
 from tidemill.store.runs.inbox import HAS_ARRIVED, SEND
 from tidemill.store.states.origins import FileOrigin
@@ -22,6 +23,10 @@ from tidemill.streams.definition.message import OutboxItem
 
 #: How long a repeated message cannot enqueue the same job again.
 IDEMPOTENT_FOR = 86_400.0
+
+
+class InterruptedStatementError(TidemillError):
+    """The connection was lost during a statement of a message: the database has ended it, or the statement."""
 
 
 class StateWriter(Protocol):
@@ -63,7 +68,12 @@ async def store_outbox(
         await add_items(database, connection, items)
     statements = [each for each in outbox if each.kind == "sql"]
     for statement, some in groupby(statements, key=attrgetter("name")):
-        await connection.executemany(statement, [msgspec.json.decode(each.body) for each in some])
+        try:
+            await connection.executemany(statement, [msgspec.json.decode(each.body) for each in some])
+        except Exception as error:
+            if not is_unavailable(error) or is_full(error):
+                raise
+            raise InterruptedStatementError(f"{error}, which was lost during {statement[:200]}") from error
         if not connection.is_in_transaction():
             raise ConfigError(f"a statement has ended the transaction that other messages share: {statement[:200]}")
     for each in outbox:
