@@ -12,6 +12,7 @@ import pytest
 from tests.support.pipelines import put
 from tidemill.core.errors import ConfigError
 from tidemill.pipelines import Pipeline
+from tidemill.pipelines.definition.pipeline import share_place
 from tidemill.pipelines.workflows.folder import WorkflowFolder, read_folder
 from tidemill.pipelines.workflows.load import Loaded, load_workflow
 
@@ -102,3 +103,11 @@ def test_a_file_name_and_a_text_that_are_no_utf8_are_told_and_can_be_sent(tmp_pa
     assert set(folder.errors) == {"caf\\udce9.json", "half.json"}
     assert "half.json, line 2: this text has half of a surrogate pair" in folder.errors["half.json"]
     msgspec.json.encode(folder.errors)
+
+
+def test_a_root_is_the_same_however_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    one, *others = (
+        Pipeline(f"p{at}", root=root) for at, root in enumerate(("a", "a/", "./a", tmp_path / "a", "b", tmp_path / "b"))
+    )
+    assert [share_place(one, each) for each in others] == [True, True, True, False, False]

@@ -472,7 +472,8 @@ def makers(stage: Stage, stages: Iterable[Stage]) -> list[Stage]:
 def share_place(one: Pipeline, other: Pipeline) -> bool:
     """Whether a path is the same state in both pipelines."""
     if one.store is None and other.store is None:
-        return one is other or one.root.absolute() == other.root.absolute()
+        is_mixed = one.root.is_absolute() != other.root.is_absolute()  # Else it is told without the slow `absolute`.
+        return one is other or one.root == other.root or (is_mixed and one.root.absolute() == other.root.absolute())
     return one is other or (one.store is not None and one.store == other.store)
 
 
