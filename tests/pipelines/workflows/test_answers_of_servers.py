@@ -74,6 +74,12 @@ def test_the_name_of_a_host_shows_no_secret() -> None:
     assert made["error"].startswith("http://**********.invalid does not answer")
 
 
+def test_an_expression_may_write_the_method_of_a_request_in_lower_case() -> None:
+    with asked() as (url, requests):
+        run(node("a", "http", url=url, method="{{$.payload}}"), payload="post")
+    assert [each.method for each in requests] == ["POST"]
+
+
 @pytest.mark.parametrize(
     ("field", "message"),
     [

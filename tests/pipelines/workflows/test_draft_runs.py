@@ -17,6 +17,7 @@ from tidemill.ops.jobs.jobs import EnqueueJob, enqueue_job
 from tidemill.ops.operator.local import Local
 from tidemill.ops.workflows.files import RunWorkflowDraft, run_workflow_draft
 from tidemill.pipelines.workflows.trials.draft_run import draft_task
+from tidemill.pipelines.workflows.trials.dry_run import dry_run
 from tidemill.store.database import Database
 
 
@@ -117,3 +118,29 @@ async def test_an_editor_runs_drafts_that_an_editor_may_save(tmp_path: Path, dat
         await editor.do(enqueue_job, enqueue)
     with pytest.raises(ConfigError, match="cannot be run"):
         await editor.do(run_workflow_draft, RunWorkflowDraft(path="words.json", text="{}"))
+
+
+async def test_an_entity_with_a_variable_that_is_called_id_is_run_as_it_is_built(
+    database: Database, tmp_path: Path
+) -> None:
+    put(tmp_path, {"in/2026-01-15/7.txt": "ebb"})
+    text = json.dumps(
+        {
+            "mode": "pipeline",
+            "stateRoot": str(tmp_path),
+            "stages": [
+                {"id": "raw", "type": "source", "pattern": "in/{date}/{id}.txt"},
+                {
+                    "id": "told",
+                    "input": "raw",
+                    "pattern": "out/{date}/{id}.txt",
+                    "node": {"typeId": "transform", "data": {"expression": "$.entity.id + ' ' + $.raw.content"}},
+                },
+            ],
+        }
+    )
+    (told,) = (await run(text, database, entity="2026-01-15/7"))["stages"]
+    assert told["content"] == "2026-01-15/7 ebb"
+    (dry,) = (await dry_run(json.loads(text), "f", "2026-01-15/7", database=database)).stages
+    assert (dry.verdict, dry.output) == ("build", "out/2026-01-15/7.txt")
+    assert (dry.entity, dry.content) == ("2026-01-15/7", told["content"])

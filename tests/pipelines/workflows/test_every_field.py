@@ -314,6 +314,8 @@ def test_a_source_has_nothing_that_makes_it() -> None:
     source: dict[str, Any] = {"id": "a", "type": "source", "pattern": "a/{id}", "validation": {"minSize": 1}}
     made = {"id": "b", "input": "a", "pattern": "b/{id}", "node": node_of}
     assert [each.severity for each in find_problems({"stages": [source, made]}, "f")] == ["note"]
+    empty = {**source, "input": "", "node": {}, "then": None}
+    assert [each.severity for each in find_problems({"stages": [empty, made]}, "f")] == ["note"]
     with pytest.raises(ConfigError, match=r"stages\[0\]\.node: a source is made from nothing"):
         parse_workflow({"stages": [{**source, "node": node_of}, made]}, "f")
 
@@ -333,6 +335,8 @@ def test_the_folder_of_states_is_one_and_written_out() -> None:
         return {"nodes": nodes, "connections": links, **more}
 
     assert parse_workflow(scanned("a", "a"), "f").pipelines[0].root == Path("a")
+    assert parse_workflow(scanned("./a", "a/"), "f").pipelines[0].root == Path("a")
+    assert parse_workflow(scanned("a", settings={"dataDirectory": "./a/"}), "f").pipelines[0].root == Path("a")
     with pytest.raises(ConfigError, match="all states of a file are in one folder, and this is 'a'"):
         parse_workflow(scanned("a", "b"), "f")
     for written in (scanned("{{$env.HOME}}"), {**STAGES, "stateRoot": "{{$env.HOME}}"}):

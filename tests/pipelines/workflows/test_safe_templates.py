@@ -227,6 +227,24 @@ def test_a_dash_is_accepted_where_no_option_can_be(
         ["awk", "{{$.x}}"],
         ["bash", "{{$.x}}"],
         ["sqlite3", "shop.db", "SELECT '{{$.x}}'"],
+        "ssh host '>' {{$.x}}",
+        'ssh host "cat >" {{$.x}}',
+        "ssh host >(cat) {{$.x}}",
+        "ssh host `cat >f` {{$.x}}",
+        "ssh host >'>' {{$.x}}",
+        "ssh host > 'a>' {{$.x}}",
+        "ssh host >\\> {{$.x}}",
+        'ssh host > "a b" {{$.x}}',
+        "make >log {{$.x}}",
+        "make > log {{$.x}}",
+        "> {{$.x}} eval {{$.x}}",
+        "python3 > log -c {{$.x}}",
+        "python3 $OPTIONS -c {{$.x}}",
+        "python3 $(options) -c {{$.x}}",
+        ["python3", "-X", "dev", "-c", "print({{$.x}})"],
+        ["bash", "-o", "pipefail", "-c", "echo {{$.x}}"],
+        ["bash", "+x", "-c", "echo {{$.x}}"],
+        ["deno", "eval", "-p", "{{$.x}}"],
     ],
 )
 def test_a_command_whose_value_would_become_a_program_is_refused_when_the_file_is_loaded(command: Any) -> None:
@@ -273,6 +291,21 @@ def test_a_program_of_the_file_itself_takes_values_as_arguments(command: Any, mo
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        ["python3", "scripts/read.py", "-f", "{{$.x}}"],
+        ["python3.13", "read.py", "--day", "{{$.x}}", "-e", "{{$.x}}"],
+        ["node", "read.js", "-p", "{{$.x}}"],
+        ["bash", "read.sh", "-c", "{{$.x}}"],
+        ["docker", "exec", "web", "python", "read.py", "-c", "{{$.x}}"],
+    ],
+)
+def test_the_options_of_a_script_take_values(words: list[str]) -> None:
+    node("run_command", command=words)
+    node("run_command", command=words[0], args=words[1:])
+
+
+@pytest.mark.parametrize(
     ("text", "script"),
     [
         ("grep -c '{{$.a}}' log", """grep -c ''"${1}"'' log"""),
@@ -280,6 +313,10 @@ def test_a_program_of_the_file_itself_takes_values_as_arguments(command: Any, mo
         ("timeout 5 echo {{$.a}} {{$.b}}", 'timeout 5 echo "${1}" "${2}"'),
         ("awk -v n={{$.a}} '{print n}' f", """awk -v n="${1}" '{print n}' f"""),
         ("tee out/{{$.a}}.md", 'tee out/"${1}".md'),
+        ("make -s report > {{$.a}}", 'make -s report > "${1}"'),
+        ("psql -c 'select 1' >>{{$.a}}", "psql -c 'select 1' >>\"${1}\""),
+        ("ssh host uptime 2> {{$.a}}", 'ssh host uptime 2> "${1}"'),
+        ("python3 read.py -f {{$.a}}", 'python3 read.py -f "${1}"'),
     ],
 )
 def test_ordinary_commands_keep_their_meaning(text: str, script: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from tidemill.core.errors import ConfigError
@@ -41,7 +42,7 @@ def wire(data: Mapping[str, Any], graph: Graph, name: str, notes: list[str]) -> 
     root = data.get("stateRoot") or settings.get("dataDirectory")
     for node in triggers:
         own = node.data.get("state_root")
-        if own and own != (root := root or own):
+        if own and Path(str(own)) != Path(str(root := root or own)):
             raise NodeError(
                 f"node {node.name!r}, field 'state_root': all states of a file are in one folder, and this is {root!r}"
             )

@@ -213,11 +213,14 @@ def number_of(data: Mapping[str, Any], field: str, default: float) -> float:
 
 
 def choice_of(data: Mapping[str, Any], field: str, known: Sequence[str]) -> str | None:
-    """The value of a field that has one of these, or none; an expression may have given another."""
-    given = data.get(field) or None
-    if given is not None and given not in known:
+    """The value of a field that has one of these, in any case, or none; an expression may have given another."""
+    given = data.get(field)
+    if not given:
+        return None
+    found = next((each for each in known if each.lower() == str(given).lower()), None)
+    if found is None:
         raise ConfigError(f"field {field!r}: {given!r} is not one of {', '.join(known)}")
-    return given
+    return found
 
 
 def credential_of(data: Mapping[str, Any]) -> Mapping[str, str] | None:

@@ -286,7 +286,7 @@ def _one_stage(stage: Mapping[str, Any], place: Path, before: set[str]) -> Itera
     kind = stage.get("type") or ("transform" if "node" in stage else "source")
     if kind == "source":
         for field in ("input", "node", "then"):
-            if stage.get(field) is not None:
+            if stage.get(field) not in (None, "", {}):
                 yield WorkflowProblem((*place, field), f"a source is made from nothing: it has no {field}", "unknown")
         if stage.get("validation"):
             yield WorkflowProblem((*place, "validation"), "this has no effect: a source is not made here", "note")

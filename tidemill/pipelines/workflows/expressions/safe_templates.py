@@ -57,6 +57,9 @@ _BY_OPTION = re.compile(rf"({_LANGUAGE.pattern[:-2]}|psql|sqlite3|mysql|vim?|ed|
 _OPTION = re.compile(r"-\w*[ceErpf]\w*\Z|--(eval|exec|command|execute|print)\b")
 #: Languages whose program sees further words as arguments, and opens none of them by itself.
 _TAKES_ARGUMENTS = re.compile(r"(python[\d.]*|node|nodejs)\Z")
+#: A word that is the file of a script, whatever variables hold, and no option of the interpreter.
+_SCRIPT_FILE = re.compile(r"(?!inspect\Z)[\w./~][\w./~@%+:=,-]*\Z")
+_REDIRECT = re.compile(r">>?[ \t]*")
 
 #: Commands that read a program from their input, unless they are given one in another way.
 _BY_INPUT = _SHELLS | {"psql", "mysql", "sqlite3", "at", "batch", "bc", "ed", "ex"}
@@ -91,6 +94,8 @@ class _Command(msgspec.Struct):
     wants_name: bool = True
     skips: int = 0
     """How many words the wrapper takes before the command that it runs."""
+    target: int | None = None
+    """Where the file of a `>` begins in the script, until that word ends."""
 
     def end_word(self) -> None:
         word, self.word = self.word, None
@@ -158,6 +163,8 @@ class _Command(msgspec.Struct):
             raise TemplateError(
                 f"{{{{{hole}}}}} would choose which program is run, by {word[:-1]}: write it in the text"
             )
+        if self.target is not None:
+            return  # No program sees it.
         for at in range(len(self.words)):
             if self._is_program_of(at, word):
                 raise TemplateError(
@@ -180,6 +187,8 @@ class _Command(msgspec.Struct):
             return (not operands and last != "-v") or _PROGRAM.match(last) is not None or word.startswith("--")
         if not is_shell and not _BY_OPTION.match(name):
             return False
+        if after and (is_shell or _TAKES_ARGUMENTS.match(name)) and _SCRIPT_FILE.match(after[0]):
+            return False  # What follows the file of a script is the script's.
         options = [each for each in (*after, word) if _OPTION.match(each) and ("c" in each or not is_shell)]
         if options:  # Also where it is run elsewhere: docker exec web sh -c ...
             given = after[len(after) - after[::-1].index(options[-1]) :] if options[-1] in after else []
@@ -306,6 +315,7 @@ def _shell_step(
             return 2 if pair == "))" else 1
     elif pair == "$(" or (mode != '"' and char == "("):
         stack.append("$(" if char == "$" else "(")
+        command.target = command.target if char == "$" else None  # >(…) is an argument.
         commands.append(_Command())
         return 2 if char == "$" else 1
     elif pair == "${":
@@ -348,7 +358,12 @@ def _shell_step(
         commands[-1] = _Command()
     elif char.isspace():
         command.end_word()
+        if command.target is not None and at >= command.target:
+            command.target = None
     else:
+        redirect = _REDIRECT.match(text, at)
+        if redirect is not None and mode != "`" and (not command.word or command.word.isdigit()):
+            command.target = redirect.end()
         command.word = (command.word or "") + char
     if mode == "'" and char != "'":
         command.word = (command.word or "") + char

@@ -149,7 +149,7 @@ class _DryRun:
         }
         pipeline_view.unknown = paths
         await pipeline_view.read_unknown(store=False)
-        only: dict[str, set[str] | None] = {name: {about.id} for name, about in self._about.items()}
+        only: dict[str, set[str] | None] = {name: {about.full_id} for name, about in self._about.items()}
         plan = make_plan(self.order, pipeline_view.world, pipeline_view.now(), only=only)
         self._steps = {step.stage.name: step for step in plan.steps}
         self.problems += plan.problems[:5]
@@ -219,7 +219,7 @@ class _DryRun:
             for one, paths in taken
         ]
         text = content if isinstance(content, str) else None
-        return StageRun(stage.name, node, about.id, verdict, why, shown, output, nodes, text, error)
+        return StageRun(stage.name, node, about.full_id, verdict, why, shown, output, nodes, text, error)
 
     async def _run_nodes(
         self, stage: Stage, about: Entity, taken: list[tuple[Input, list[str]]], values: Mapping[str, Any]
@@ -245,8 +245,8 @@ class _DryRun:
             return ("build" if step.is_build else "wait"), str(step.reason)
         missing = [one.pattern.text for one, paths in taken if not any(path in self._world.files for path in paths)]
         if missing:
-            return "none", f"there is nothing to make it from: {', '.join(missing)} has no file for {about.id}"
-        if stage.filter is not None and about.id not in self._world.records[stage.name]:
+            return "none", f"there is nothing to make it from: {', '.join(missing)} has no file for {about.full_id}"
+        if stage.filter is not None and about.full_id not in self._world.records[stage.name]:
             return "none", f"the filter {stage.options.filter!r} leaves it out"
         return "fresh", "it is up to date"
 
@@ -254,7 +254,7 @@ class _DryRun:
         if stage.scatter:
             return None
         try:
-            return stage.quick_path(self._about[stage.name].id)
+            return stage.quick_path(self._about[stage.name].full_id)
         except PatternError:
             return None
 
@@ -394,7 +394,7 @@ def _not_built(name: str) -> Unknown:
 
 
 def _entity_fields(about: Entity) -> dict[str, Any]:
-    return {**about.variables, "id": about.id, "path": about.path}
+    return {**about.variables, "id": about.full_id, "path": about.output_path}
 
 
 def _text(value: Any) -> Any:
