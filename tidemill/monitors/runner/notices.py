@@ -219,7 +219,9 @@ async def _call(send: Callable[[Notice], Any], message: Notice, timeout: float) 
                 await send(message)
         else:
             await _threads.run(partial(send, message), what, timeout)
-    except Exception as error:
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
         if limit is not None and limit.expired():
             raise NotSentError(f"{what} took longer than {timeout:g} s") from error
         raise NotSentError(describe(error)) from error
