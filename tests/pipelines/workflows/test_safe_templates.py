@@ -317,6 +317,7 @@ def test_the_options_of_a_script_take_values(words: list[str]) -> None:
         ("psql -c 'select 1' >>{{$.a}}", "psql -c 'select 1' >>\"${1}\""),
         ("ssh host uptime 2> {{$.a}}", 'ssh host uptime 2> "${1}"'),
         ("python3 read.py -f {{$.a}}", 'python3 read.py -f "${1}"'),
+        ("bash read.sh -c {{$.a}} > {{$.b}}", 'bash read.sh -c "${1}" > "${2}"'),
     ],
 )
 def test_ordinary_commands_keep_their_meaning(text: str, script: str) -> None:

@@ -80,7 +80,7 @@ def disable(name: Name, /, *, app: AppOption = None, connection: ServerOptions =
 
 @commands.command
 def enable(name: Name, /, *, app: AppOption = None, connection: ServerOptions = ANYWHERE) -> None:
-    """Let a disabled workflow start again; all its schedules fire, from now on."""
+    """Let a disabled workflow start again: its schedules fire from now on, but for those that are paused."""
     _work(app, connection).run(lambda at: at.do(enable_workflow, WorkflowName(name=name)))
     out().print(f"workflow {name} is enabled", markup=False)
 

@@ -166,16 +166,14 @@ def read_graph(data: Mapping[str, Any], *, is_pipeline: bool) -> Graph:
             agent.get("concurrencyGroup"), tuple(agent.get("tags") or ()),
             (entry["typeId"] == "http" and not is_pipeline) or _reads_failure(name, written),
         )  # fmt: skip
-    links: list[NodeLink] = []
+    links: dict[NodeLink, None] = {}
     for at, entry in enumerate(data.get("connections") or []):
         source, target = entry.get("sourceNodeId"), entry.get("targetNodeId")
         for end in (source, target):
             if end not in nodes:
                 raise ConfigError(f"connections[{at}]: there is no node {end!r}")
-        link = NodeLink(str(source), str(target), str(entry.get("sourceConnectorId") or ""))
-        if link not in links:
-            links.append(link)
-    return Graph(nodes, links)
+        links[NodeLink(str(source), str(target), str(entry.get("sourceConnectorId") or ""))] = None
+    return Graph(nodes, list(links))
 
 
 def _reads_failure(name: str, written: str) -> bool:

@@ -59,6 +59,7 @@ _OPTION = re.compile(r"-\w*[ceErpf]\w*\Z|--(eval|exec|command|execute|print)\b")
 _TAKES_ARGUMENTS = re.compile(r"(python[\d.]*|node|nodejs)\Z")
 #: A word that is the file of a script, whatever variables hold, and no option of the interpreter.
 _SCRIPT_FILE = re.compile(r"(?!inspect\Z)[\w./~][\w./~@%+:=,-]*\Z")
+_SHELL_PROGRAM = re.compile(r"-\w*[cs]")
 _REDIRECT = re.compile(r">>?[ \t]*")
 
 #: Commands that read a program from their input, unless they are given one in another way.
@@ -94,8 +95,7 @@ class _Command(msgspec.Struct):
     wants_name: bool = True
     skips: int = 0
     """How many words the wrapper takes before the command that it runs."""
-    target: int | None = None
-    """Where the file of a `>` begins in the script, until that word ends."""
+    target: int | None = None  # where the file of a `>` begins in the script, until that word ends
 
     def end_word(self) -> None:
         word, self.word = self.word, None
@@ -131,7 +131,8 @@ class _Command(msgspec.Struct):
             takes_input = not operands or operands[0] in _INPUT
             if (
                 name in {"eval", "source", ".", "trap", "parallel", "at", "batch", "crontab"}
-                or (name in _SHELLS and (takes_input or any(re.match(r"-\w*[cs]", each) for each in after)))
+                or (name in _SHELLS and takes_input)
+                or (name in _SHELLS and not _SCRIPT_FILE.match(after[0]) and any(map(_SHELL_PROGRAM.match, after)))
                 or (name in _BY_INPUT and all(each.startswith("-") and each != "-f" for each in after))
                 or (name in {"psql", "mysql", "sqlite3"} and not any(_OPTION.match(each) for each in after))
                 or (name in _FIRST and any(one == "-f" and two in _INPUT for one, two in pairwise(after)))
@@ -163,9 +164,7 @@ class _Command(msgspec.Struct):
             raise TemplateError(
                 f"{{{{{hole}}}}} would choose which program is run, by {word[:-1]}: write it in the text"
             )
-        if self.target is not None:
-            return  # No program sees it.
-        for at in range(len(self.words)):
+        for at in range(len(self.words)) if self.target is None else ():  # No program sees the file of a `>`.
             if self._is_program_of(at, word):
                 raise TemplateError(
                     f"{{{{{hole}}}}} would become part of a program that {self.name(at)} runs: "
@@ -358,11 +357,9 @@ def _shell_step(
         commands[-1] = _Command()
     elif char.isspace():
         command.end_word()
-        if command.target is not None and at >= command.target:
-            command.target = None
+        command.target = command.target if at < (command.target or 0) else None
     else:
-        redirect = _REDIRECT.match(text, at)
-        if redirect is not None and mode != "`" and (not command.word or command.word.isdigit()):
+        if mode != "`" and (command.word or "0").isdigit() and (redirect := _REDIRECT.match(text, at)):
             command.target = redirect.end()
         command.word = (command.word or "") + char
     if mode == "'" and char != "'":
