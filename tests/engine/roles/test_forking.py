@@ -155,7 +155,7 @@ def test_an_interrupt_while_a_copy_loads_the_application_is_not_lost(tmp_path: P
         process.line("loading")
         process.signal(signal.SIGINT)
         (folder / "go").touch()
-        assert process.wait() == 130
+        assert process.wait() == 130, process.output
     finally:
         process.close()
 

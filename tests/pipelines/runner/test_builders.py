@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import threading
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -237,6 +238,32 @@ async def test_once_goes_on_when_a_connection_is_lost_in_the_middle(
     built = "SELECT count(*) FROM tidemill.state_build WHERE outcome IN ('built', 'finished')"
     assert await value(database, built) == 59
     assert not list(tmp_path.rglob(".tidemill-*"))
+
+
+async def test_a_builder_that_is_closed_in_the_middle_starts_no_other_stage(tmp_path: Path, database: Database) -> None:
+    """What it would begin then would go on beside the next builder, which takes its files for those of a dead one."""
+    pipeline, begun, go_on = Pipeline("p", root=tmp_path), threading.Event(), threading.Event()
+
+    @pipeline.stage(input="in/{id}.txt", output="one/{id}.txt")
+    def first(entity: Any, text: str) -> str:
+        begun.set()
+        assert go_on.wait(60)
+        return text.upper()
+
+    @pipeline.stage(input="one/{id}.txt", output="two/{id}.txt")
+    async def second(entity: Any, text: str) -> str:
+        await asyncio.Event().wait()
+        return text
+
+    put(tmp_path, {"in/a.txt": "a"})
+    driver, before = Driver(database, pipeline), asyncio.all_tasks()
+    await driver.act(await driver.begin())
+    await asyncio.to_thread(begun.wait, 60)
+    closing = asyncio.create_task(driver.close())
+    asyncio.get_running_loop().call_soon(go_on.set)
+    await closing
+    assert (tmp_path / "one/a.txt").read_text() == "A"
+    assert asyncio.all_tasks() - before == set()
 
 
 async def test_a_builder_leases_no_more_than_it_can_commit_soon(tmp_path: Path, database: Database) -> None:

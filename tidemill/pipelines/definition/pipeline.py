@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -309,9 +309,7 @@ class Pipeline:
             params=dict(params or {}),
             filter=None if filter == "hasFiles" else filter,
             on_edit=defaults.on_edit if on_edit is None else _one_of("on_edit", on_edit, ("rebuild", "adopt")),
-            on_orphan=defaults.on_orphan
-            if on_orphan is None
-            else _one_of("on_orphan", on_orphan, ("keep", "archive", "delete")),
+            on_orphan=defaults.on_orphan if on_orphan is None else _one_of("on_orphan", on_orphan, get_args(OnOrphan)),
             backoff=defaults.backoff if backoff is None else _waits(backoff),
             approve_above=defaults.approve_above if approve_above == "as the pipeline" else approve_above,
             concurrency_key=concurrency_key,

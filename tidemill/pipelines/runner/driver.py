@@ -89,6 +89,7 @@ class Driver:
         self._slots = Slots(database)
         self._containment = containment or BuildContainment(crash_record())
         self._news = asyncio.Event()  # Another builder has ended a build.
+        self._is_closing = False
         self._deferred = DeferredPlans(self.pipeline_view, self.act, self._note_end)
         self._session = BuildSession(database, self.builder, self._hear)
 
@@ -194,8 +195,9 @@ class Driver:
             stage = self.pipeline.stages[name]
             self.pipeline_view.busy.update((self.pipeline_view.output_key(name, step.entity), name) for step in steps)
             if stage.options.in_process or self._dispatch is None:
-                self.idle.clear()
-                self._line(stage).put(steps)
+                if not self._is_closing:  # Nothing would wait for the builds of another stage.
+                    self.idle.clear()
+                    self._line(stage).put(steps)
             else:
                 for step, job in zip(steps, await self._dispatch(stage, steps), strict=True):
                     self.in_flight[name, step.entity] = job
@@ -466,6 +468,7 @@ class Driver:
 
     async def close(self) -> None:
         """Wait for running builds, and write what is left to write."""
+        self._is_closing = True
         await self._deferred.close()
         ended = await asyncio.gather(*(line.close() for line in self._lines.values()), return_exceptions=True)
         await self._session.close()
