@@ -44,7 +44,8 @@ IN_ONE_APPLICATION = [place for place in PLACES if place != LIFESPAN]
 
 #: The misbehaviours that run together in one application.
 GROUPS = {
-    "errors": ("raises", "verdict", "background", "leaks"),
+    "errors": ("raises", "background", "leaks"),
+    "verdict": ("verdict",),  # apart: a monitor stores the last problem of `entity=` only
     "sizes": ("unencodable", "output", "result", "memory"),
     "exit": ("exit",),
     "task_exits": ("task_exits",),
