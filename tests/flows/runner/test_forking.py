@@ -110,11 +110,11 @@ class Book(Workflow):
 
 async def write_chapters(app: App, database: Database, book: RunHandle) -> Any:
     """Answer the children of a run one after the other, and return its result."""
-    written = 0
+    written = set[int]()
     while await book.state() == "running":
         rows = await database.fetch("SELECT id, input FROM tidemill.run WHERE parent = $1 ORDER BY id", book.id)
-        for row in rows[written:]:
-            written += 1
+        for row in (row for row in rows if row["id"] not in written):  # One with a lower id may be stored later.
+            written.add(row["id"])
             n = decode(row["input"])["value"]["n"]
             await (await app.runs.get(row["id"])).send_event(HumanResponseEvent(word=f"{n} of r{book.id}"))
         await asyncio.sleep(0.02)
