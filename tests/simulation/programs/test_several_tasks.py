@@ -16,8 +16,8 @@ from tidemill.flows.simulate import SimulatedRun, simulate
 
 FILE = "tests/simulation/programs/test_several_tasks.py"
 
-#: `as_completed` begins its coroutines by address, so a seed does not say what faults meet. A run that loses a process in
-#: one step for the third time would stop for attention.
+#: `as_completed` begins its coroutines by address, so no seed says what faults meet. A run that loses its process
+#: for the third time in one step would stop for attention.
 BY_ADDRESS = {"AsCompletedAlike"}
 
 
