@@ -19,7 +19,7 @@ def includes(whole: Any, part: Mapping[str, Any]) -> bool:
 
 
 def value_of(condition: Callable[[], T]) -> T:
-    """The present value of a test's condition; a coroutine would be true whatever it returns."""
+    """Ask a test's condition once, and refuse an async one: a coroutine is true whatever it returns."""
     value = condition()
     if inspect.iscoroutine(value):
         value.close()

@@ -57,7 +57,7 @@ _BY_OPTION = re.compile(rf"({_LANGUAGE.pattern[:-2]}|psql|sqlite3|mysql|vim?|ed|
 _OPTION = re.compile(r"-\w*[ceErpf]\w*\Z|--(eval|exec|command|execute|print)\b")
 #: Languages whose program sees further words as arguments, and opens none of them by itself.
 _TAKES_ARGUMENTS = re.compile(r"(python[\d.]*|node|nodejs)\Z")
-#: A word that is the file of a script, whatever variables hold, and no option of the interpreter.
+#: The path of a script: it begins with no `-`, so that an interpreter never reads it as an option.
 _SCRIPT_FILE = re.compile(r"(?!inspect\Z)[\w./~][\w./~@%+:=,-]*\Z")
 _SHELL_PROGRAM = re.compile(r"-\w*[cs]")
 _REDIRECT = re.compile(r">>?[ \t]*")
@@ -179,7 +179,7 @@ class _Command(msgspec.Struct):
         option = re.compile(_RUN_BY_OPTION.get(name, r"(?!)"))
         if (after and option.fullmatch(after[-1])) or option.match(word):
             return True
-        if is_run and (name in _ALWAYS or (name == "sqlite3" and operands)):
+        if is_run and (name in _ALWAYS or " " in name or (name == "sqlite3" and operands)):  # `env -S "sh -c"`
             return True
         if is_run and name in _FIRST:
             last = after[-1] if after else ""
